@@ -1,0 +1,161 @@
+"""`pvn`: one sub-command per stage. Parsing only; what a command does lives in the module it names."""
+
+import contextlib
+import importlib
+import io
+import os
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from protovalue import __version__
+from protovalue.errors import UserError, unknown
+
+
+@dataclass(frozen=True)
+class Command:
+    """Where a sub-command's config and function live. Neither is imported before the command is called."""
+
+    config: str
+    run: str
+    summary: str
+
+
+COMMANDS = {
+    "collect": Command(
+        "protovalue.config:CollectConfig",
+        "protovalue.data.collect:collect",
+        "Collect experience from an environment into a data set.",
+    ),
+    "data info": Command(
+        "protovalue.config:DataInfoConfig",
+        "protovalue.data.info:info",
+        "Print what is in a data set; --picture draws some frames.",
+    ),
+    "data verify": Command(
+        "protovalue.config:DataVerifyConfig", "protovalue.data.info:verify", "Check every byte of a data set."
+    ),
+    "bench": Command(
+        "protovalue.config:BenchConfig", "protovalue.bench:bench", "Run one of the benchmarks and print its table."
+    ),
+    "demo": Command(
+        "protovalue.config:DemoConfig",
+        "protovalue.demo:demo",
+        "Show what there is in a few minutes: what `make demo` runs.",
+    ),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one sub-command; return 0, or 2 after a user's mistake, or 130 after Ctrl-C."""
+    args = list(sys.argv[1:] if argv is None else argv)
+    debug = "--debug" in args
+    args = [arg for arg in args if arg != "--debug"]
+    try:
+        return _dispatch(args)
+    except UserError as error:
+        if debug:
+            raise
+        print(f"pvn: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        if debug:
+            raise
+        print("pvn: interrupted; the same command continues", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # the reader of a pipe, such as head, has had enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except OSError as error:
+        if debug:
+            raise
+        where = f"{error.filename}: " if error.filename else ""
+        print(f"pvn: {where}{error.strerror or error}", file=sys.stderr)
+        return 2
+
+
+def _dispatch(args: list[str]) -> int:
+    if not args or args[0] in ("-h", "--help"):
+        print(_overview())
+        return 0
+    if args[0] == "--version":
+        print(f"protovalue {__version__}")
+        return 0
+    name = _command_name(args)
+    if name is None:
+        print(_overview(args[0] + " "))
+        return 0
+    command = COMMANDS[name]
+    config = _parse(_load(command.config), f"pvn {name}", args[len(name.split()) :])
+    _load(command.run)(config)
+    return 0
+
+
+def _command_name(args: list[str]) -> str | None:
+    """Find the sub-command that `args` begin with; None asks for a group's overview, as `pvn data` does."""
+    for words in (2, 1):
+        name = " ".join(args[:words])
+        if name in COMMANDS:
+            return name
+    group = {name.split()[1] for name in COMMANDS if name.startswith(args[0] + " ")}
+    if not group:
+        raise unknown("command", args[0], {name.split()[0] for name in COMMANDS})
+    if len(args) == 1 or args[1] in ("-h", "--help"):
+        return None
+    raise unknown(f"command pvn {args[0]}", args[1], group)
+
+
+def _overview(prefix: str = "") -> str:
+    shown = {name: command for name, command in COMMANDS.items() if name.startswith(prefix)}
+    width = max(len(name) for name in shown)
+    lines = [f"  pvn {name:<{width}}  {command.summary}" for name, command in shown.items()]
+    return "\n".join(
+        [
+            "pvn: state representations for reinforcement learning without rewards, and what they are worth.",
+            "",
+            *lines,
+            "",
+            "`pvn COMMAND --help` explains a command with an example. --version prints the version,",
+            "--debug shows the traceback of an error.",
+        ]
+    )
+
+
+def _load(where: str) -> object:
+    module, name = where.split(":")
+    return getattr(importlib.import_module(module), name)
+
+
+def _parse(config: object, prog: str, args: list[str]) -> object:
+    """Parse `args` into a config with tyro; its boxed error becomes one line."""
+    import tyro
+
+    style = (tyro.conf.FlagCreatePairsOff, tyro.conf.PositionalMetavarFromFieldName)
+    errors = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(errors):
+            return tyro.cli(config, prog=prog, args=args, config=style)
+    except SystemExit as exit_:
+        if exit_.code in (0, None):
+            raise
+        raise UserError(f"{_one_line(errors.getvalue())} (`{prog} --help` explains)") from None
+
+
+def _one_line(box: str) -> str:
+    """Take the first two paragraphs out of tyro's error box: what is wrong and what was perhaps meant."""
+    text = re.sub(r"\x1b\[[0-9;]*m", "", box)
+    rows = [row.strip(" │") for row in text.splitlines() if not row.startswith(("╭", "╰"))]
+    paragraphs: list[list[str]] = [[]]
+    for row in rows:
+        if row and set(row) == {"─"}:
+            paragraphs.append([])
+        elif row:
+            paragraphs[-1].append(row)
+    kept = [" ".join(paragraph) for paragraph in paragraphs if paragraph]
+    useful = [paragraph for paragraph in kept if not paragraph.startswith(("For full helptext", "Argument helptext"))]
+    return "; ".join(useful[:2])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

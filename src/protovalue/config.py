@@ -1,0 +1,117 @@
+"""The settings of every command: frozen dataclasses, one line of help per field. `pvn COMMAND --help` is made from them."""
+
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from tyro.conf import OmitArgPrefixes, Positional
+
+from protovalue.errors import UserError
+
+
+def require(condition: bool, flag: str, found: object, expected: str) -> None:
+    """Refuse a setting: one line with the flag, what was found and what was expected."""
+    if not condition:
+        raise UserError(f"{flag}: found {found}, expected {expected}")
+
+
+@dataclass(frozen=True)
+class EnvOptions:
+    """Options of an environment; what is left at None keeps the default of the environment's family."""
+
+    actions: Literal["minimal", "full"] | None = None
+    """Action set: those that do something in this game, or all of the console's."""
+    sticky: float | None = None
+    """Probability that the environment repeats the previous action instead."""
+    stack: int | None = None
+    """Frames in one observation (atari: 4, minatar and gym: 1)."""
+    max_steps: int | None = None
+    """Agent steps after which an episode is truncated."""
+    frameskip: int | None = None
+    """Emulator frames per agent step (atari only)."""
+    noop_max: int | None = None
+    """Most random no-operations at the start of an episode (atari only)."""
+    episodic_life: bool | None = None
+    """End the episode and restart the game when a life is lost (atari only)."""
+
+    def given(self) -> dict[str, Any]:
+        """Return the options that were set."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+
+@dataclass(frozen=True)
+class CollectConfig:
+    """Collect experience from an environment into a data set folder.
+
+    Example: pvn collect minatar/breakout --steps 100000 --out data/breakout
+
+    The same command continues an interrupted collection. Several seeds make several data sets,
+    which every later command opens as one.
+    """
+
+    env: Positional[str]
+    """Environment: minatar/GAME, atari/Game or gym/ID."""
+    out: Path
+    """Folder of the data set."""
+    steps: int = 100_000
+    """Transitions to collect [agent steps]."""
+    policy: Literal["random"] = "random"
+    """Who acts: uniformly random actions."""
+    num_envs: int = 16
+    """Environments stepped together."""
+    seed: int = 0
+    """Seed of the environments and of the policy."""
+    options: Annotated[EnvOptions, OmitArgPrefixes] = field(default_factory=EnvOptions)
+
+    def __post_init__(self) -> None:
+        require(self.steps >= 1, "--steps", self.steps, "at least 1")
+        require(self.num_envs >= 1, "--num-envs", self.num_envs, "at least 1")
+        require(self.seed >= 0, "--seed", self.seed, "0 or more")
+
+
+@dataclass(frozen=True)
+class DataInfoConfig:
+    """Print what is in a data set.
+
+    Example: pvn data info data/breakout --picture breakout.png
+    """
+
+    paths: Positional[tuple[Path, ...]]
+    """Folder of the data set; several are shown as the one data set they make."""
+    picture: Path | None = None
+    """Also write a contact sheet of some frames to this PNG file."""
+
+
+@dataclass(frozen=True)
+class DataVerifyConfig:
+    """Check every byte of a data set against its checksums and name the first damaged part.
+
+    Example: pvn data verify data/breakout
+    """
+
+    path: Positional[Path]
+    """Folder of the data set."""
+
+
+@dataclass(frozen=True)
+class BenchConfig:
+    """Run one of the benchmarks in benchmarks/ and print its table and one line of JSON.
+
+    Example: pvn bench data
+    """
+
+    name: Positional[str]
+    """Which benchmark."""
+    quick: bool = False
+    """A smaller measurement that takes about a minute."""
+
+
+@dataclass(frozen=True)
+class DemoConfig:
+    """Show what there is in a few minutes: collect a data set and look at it.
+
+    Example: pvn demo --out demo
+    """
+
+    out: Path = Path("demo")
+    """Folder for what the demo makes."""
