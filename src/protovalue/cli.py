@@ -8,9 +8,12 @@ import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from protovalue import __version__
 from protovalue.errors import UserError, unknown
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -25,7 +28,7 @@ class Command:
 COMMANDS = {
     "collect": Command(
         "protovalue.config:CollectConfig",
-        "protovalue.data.collect:collect",
+        "protovalue.data.collect:collect_command",
         "Collect experience from an environment into a data set.",
     ),
     "data info": Command(
@@ -122,12 +125,12 @@ def _overview(prefix: str = "") -> str:
     )
 
 
-def _load(where: str) -> object:
+def _load(where: str) -> Any:
     module, name = where.split(":")
     return getattr(importlib.import_module(module), name)
 
 
-def _parse(config: object, prog: str, args: list[str]) -> object:
+def _parse(config: type[T], prog: str, args: list[str]) -> T:
     """Parse `args` into a config with tyro; its boxed error becomes one line."""
     import tyro
 

@@ -1,4 +1,4 @@
-"""The settings of every command: frozen dataclasses, one line of help per field. `pvn COMMAND --help` is made from them."""
+"""The settings of every command: frozen dataclasses with one line of help per field; tyro makes the flags from them."""
 
 from dataclasses import asdict, dataclass, field
 from pathlib import Path

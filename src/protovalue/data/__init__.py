@@ -1,0 +1,1 @@
+"""Experience on disk: the data set format, writing, sampling, collecting."""

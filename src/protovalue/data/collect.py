@@ -1,0 +1,115 @@
+"""Collecting experience: a vector of environments, a policy, a data set."""
+
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from protovalue.config import CollectConfig
+from protovalue.data import format as fmt
+from protovalue.data.dataset import Array, Dataset, open_dataset
+from protovalue.data.format import End, Manifest
+from protovalue.data.writer import DatasetWriter
+from protovalue.envs.base import Env
+from protovalue.envs.registry import make
+from protovalue.errors import UserError
+from protovalue.interrupt import stop_on_interrupt
+from protovalue.progress import ProgressBar
+
+
+class Policy(Protocol):
+    """Chooses actions (N,) for stacked observations (N, stack, *frame_shape)."""
+
+    def __call__(self, obs: Array) -> NDArray[np.int64]:
+        """Return one action per environment."""
+        ...
+
+
+class RandomPolicy:
+    """Uniformly random actions: the policy whose successor measure the paper learns."""
+
+    def __init__(self, num_actions: int, rng: np.random.Generator) -> None:
+        self._num_actions, self._rng = num_actions, rng
+
+    def __call__(self, obs: Array) -> NDArray[np.int64]:
+        """Draw one action per environment."""
+        return self._rng.integers(self._num_actions, size=len(obs))
+
+
+def manifest_of(env: Env) -> Manifest:
+    """Return the manifest of an empty data set of this environment."""
+    dtype = env.single_observation_space.dtype
+    frame_bytes = int(np.prod(env.frame_shape)) * np.dtype(dtype).itemsize
+    return Manifest(
+        env_id=env.env_id,
+        env_options=env.options,
+        frame_shape=env.frame_shape,
+        frame_dtype="bool" if dtype == np.bool_ else "uint8",
+        stack=env.stack,
+        num_actions=env.num_actions,
+        chunk_frames=fmt.default_chunk_frames(frame_bytes),
+    )
+
+
+def collect(config: CollectConfig, quiet: bool = False) -> Dataset:
+    """Collect `config.steps` transitions into `config.out`, or continue there; return the data set.
+
+    Every continuation starts new episodes with new seeds, derived from (seed, number of continuations).
+    Episodes under way at the end are kept and marked as cut.
+    """
+    env = make(config.env, config.num_envs, **config.options.given())
+    done, parts = _already(config)
+    if done >= config.steps:
+        return open_dataset(config.out)
+    env_seed, policy_seed = np.random.SeedSequence(config.seed, spawn_key=(parts,)).spawn(2)
+    policy = RandomPolicy(env.num_actions, np.random.default_rng(policy_seed))
+    seeds = env_seed.generate_state(config.num_envs) >> 1  # 31 bits: what every environment takes as a seed
+    source = {"by": "pvn collect", "policy": config.policy, "seed": config.seed, "part": parts, "steps": config.steps}
+    with (
+        DatasetWriter(config.out, manifest_of(env), source) as writer,
+        ProgressBar(f"collect {config.env}", config.steps, "steps", done, quiet) as bar,
+        stop_on_interrupt() as stop,
+    ):
+        obs, _ = env.reset(seed=seeds)
+        buffers = [writer.begin(obs[i, -1]) for i in range(config.num_envs)]
+        while done < config.steps and not stop.requested:
+            actions = policy(obs)
+            obs, rewards, terminated, truncated, info = env.step(actions)
+            count = min(config.num_envs, config.steps - done)  # the last step may need only some of the environments
+            for i in range(count):
+                ended = terminated[i] or truncated[i]
+                frame = info["final_obs"][i, -1] if ended else obs[i, -1]
+                buffers[i].add(int(actions[i]), float(rewards[i]), frame)
+                if ended:
+                    buffers[i].end(End.TERMINATED if terminated[i] else End.TRUNCATED)
+                    buffers[i] = writer.begin(obs[i, -1])
+            done += count
+            bar.advance(count)
+        for buffer in buffers:
+            buffer.end(End.CUT)
+        env.close()
+    if stop.requested and done < config.steps:
+        raise KeyboardInterrupt
+    return open_dataset(config.out)
+
+
+def collect_command(config: CollectConfig) -> None:
+    """Collect, and say what there is now."""
+    data = collect(config)
+    print(f"{config.out}: {data.num_transitions:,} transitions of {data.env_id} in {data.num_episodes:,} episodes")
+    print(f"look at it: pvn data info {config.out} --picture frames.png")
+
+
+def _already(config: CollectConfig) -> tuple[int, int]:
+    """Return how many transitions the folder has and how many times it was written to."""
+    if not (config.out / fmt.MANIFEST).exists():
+        return 0, 0
+    manifest = open_dataset(config.out).folders[0].manifest
+    for source in manifest.provenance:
+        for name in ("policy", "seed"):
+            if source.get(name) != getattr(config, name):
+                raise UserError(
+                    f"--{name}: found {getattr(config, name)}, expected {source.get(name)}: "
+                    f"{config.out} was collected with that; another {name} needs another folder"
+                )
+    return manifest.transitions, len(manifest.provenance)

@@ -1,0 +1,128 @@
+"""Looking at a data set: a summary, a contact sheet of frames, and the check of every byte."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw, ImageFont
+
+from protovalue.config import DataInfoConfig, DataVerifyConfig
+from protovalue.data.dataset import Dataset, Folder, checksum, open_dataset
+from protovalue.data.format import EPISODES, End
+from protovalue.errors import UserError
+from protovalue.progress import ProgressBar
+
+# Okabe and Ito's colour-blind-safe palette, then four more: enough for MinAtar's ten channels.
+_PALETTE = np.array(
+    [
+        [230, 159, 0], [86, 180, 233], [0, 158, 115], [240, 228, 66], [0, 114, 178],
+        [213, 94, 0], [204, 121, 167], [255, 255, 255], [136, 34, 85], [153, 153, 153],
+    ],
+    np.uint8,
+)  # fmt: skip
+_TILE, _GAP, _LABEL = 112, 6, 14  # pixels
+
+
+def info(config: DataInfoConfig) -> None:
+    """Print a summary of a data set and draw its picture if asked for."""
+    data = open_dataset(*config.paths)
+    for name, value in summary(data).items():
+        print(f"{name:<14}{value}")
+    if config.picture:
+        config.picture.parent.mkdir(parents=True, exist_ok=True)
+        contact_sheet(data).save(config.picture)
+        print(f"{'picture':<14}{config.picture}")
+
+
+def verify(config: DataVerifyConfig) -> None:
+    """Check every byte; the first damage found is a UserError."""
+    folder = Folder(config.path)
+    count = len(folder.episodes)
+    with ProgressBar(f"verify {config.path}", count, "episodes") as bar:
+        for index in range(count):
+            if damage := folder.damage(index, folder.episodes[index]):
+                raise UserError(damage)
+            bar.advance(1)
+    if checksum(folder.episodes) != folder.manifest.checksum:
+        raise UserError(f"{config.path / EPISODES}: damaged: it is not the one that the manifest describes")
+    state = "interrupted while written, all complete episodes good" if folder.interrupted else "good"
+    print(f"{config.path}: {state}: {count:,} episodes, {folder.manifest.transitions:,} transitions")
+
+
+def summary(data: Dataset) -> dict[str, str]:
+    """Return what there is to know about a data set, by name."""
+    returns = np.concatenate([folder.episodes["episode_return"] for folder in data.folders])
+    ends = {end.name.lower(): int((data.ends == end).sum()) for end in End}
+    on_disk = sum(path.stat().st_size for folder in data.folders for path in folder.path.iterdir())
+    stages = np.unique(data.checkpoints[data.checkpoints >= 0])
+    rows = {
+        "folder": ", ".join(str(folder.path) for folder in data.folders),
+        "environment": f"{data.env_id} ({_listed(data.env_options)})",
+        "transitions": f"{data.num_transitions:,}",
+        "episodes": f"{data.num_episodes:,} ({_listed(ends)})",
+        "frames": f"{data.num_frames:,} of {_shape(data.frame_shape)} {data.frame_dtype}, {data.stack} in a stack",
+        "actions": str(data.num_actions),
+        "on disk": f"{on_disk / 2**20:,.1f} MiB, {on_disk / max(data.num_frames, 1):,.0f} bytes per frame",
+        "rewards": data.rewards_are,
+    }
+    if data.num_episodes:
+        low, middle, high = np.percentile(data.lengths, [0, 50, 100])
+        rows["length"] = f"{low:,.0f} to {high:,.0f} steps, median {middle:,.0f}"
+        rows["return"] = f"{returns.min():,.1f} to {returns.max():,.1f}, mean {returns.mean():,.2f}"
+    if len(stages):
+        rows["checkpoints"] = f"{len(stages)}: {stages.min()} to {stages.max()}"
+    sources = [source for folder in data.folders for source in folder.manifest.provenance]
+    for number, source in enumerate(sources):
+        rows["provenance" if number == 0 else f"  and {number}"] = _listed(source)
+    rows["checksum"] = data.checksum
+    if any(folder.interrupted for folder in data.folders):
+        rows["state"] = "interrupted while it was written; all complete episodes are here"
+    return rows
+
+
+def contact_sheet(data: Dataset, rows: int = 5, columns: int = 8) -> Image.Image:
+    """Draw frames: a row per episode, spread over the data set, and a column per moment, spread over the episode."""
+    if data.num_episodes == 0:
+        raise UserError(f"{data.folders[0].path}: the data set has no episodes to draw")
+    episodes = np.unique(np.linspace(0, data.num_episodes - 1, rows).astype(int))
+    sheet = Image.new(
+        "RGB", (columns * (_TILE + _GAP) + _GAP, len(episodes) * (_TILE + _LABEL + _GAP) + _GAP), (32, 32, 36)
+    )
+    draw, font = ImageDraw.Draw(sheet), ImageFont.load_default(11)
+    for row, index in enumerate(episodes):
+        episode = data.episode(int(index))
+        steps = np.unique(np.linspace(0, len(episode.actions), columns).astype(int))
+        for column, step in enumerate(steps):
+            x, y = _GAP + column * (_TILE + _GAP), _GAP + row * (_TILE + _LABEL + _GAP)
+            label = f"episode {index}" if not column else f"step {step}"
+            draw.text((x, y), label, (220, 220, 220), font)
+            tile = picture(episode.frames[step])
+            smooth = Image.Resampling.BILINEAR if tile.width >= 64 else Image.Resampling.NEAREST
+            sheet.paste(tile.resize((_TILE, _TILE), smooth), (x, y + _LABEL))
+    return sheet
+
+
+def picture(frame: NDArray[Any]) -> Image.Image:
+    """Draw one frame: grey or colour pixels as they are, other channels in one colour each."""
+    if frame.dtype == np.uint8 and frame.ndim == 2:
+        return Image.fromarray(frame).convert("RGB")
+    if frame.dtype == np.uint8 and frame.ndim == 3 and frame.shape[-1] == 3:
+        return Image.fromarray(frame)
+    if frame.ndim == 1:
+        frame = frame[None]
+    scaled = frame if frame.dtype == np.uint8 else frame.astype(np.uint8) * np.uint8(255)
+    if scaled.ndim == 2:
+        return Image.fromarray(scaled).convert("RGB")
+    image = np.zeros((*scaled.shape[:2], 3), np.uint8)
+    for channel in range(scaled.shape[2]):  # a later channel covers an earlier one
+        on = scaled[:, :, channel] > 0
+        image[on] = _PALETTE[channel % len(_PALETTE)]
+    return Image.fromarray(image)
+
+
+def _shape(shape: tuple[int, ...]) -> str:
+    return "x".join(str(size) for size in shape)
+
+
+def _listed(fields: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in fields.items())

@@ -1,0 +1,185 @@
+"""Writing a data set, episode by episode, so that a kill at any instant loses no episode that was complete."""
+
+import hashlib
+import os
+import time
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from protovalue.data import format as fmt
+from protovalue.data.dataset import Folder
+from protovalue.data.format import End, Manifest
+from protovalue.errors import UserError
+from protovalue.files import FolderLock, write_all
+
+_FILES = (fmt.FRAMES, fmt.CHUNKS, fmt.ACTIONS, fmt.REWARDS, fmt.EPISODES)  # an episode's record is written last
+COMMIT_EVERY = 10.0  # seconds between fsyncs: what a power failure can cost; a killed process costs nothing complete
+
+
+class EpisodeBuffer:
+    """One episode while it is recorded: frames are compressed as their chunks fill, so that memory stays small."""
+
+    def __init__(self, writer: "DatasetWriter", first_frame: NDArray[Any], checkpoint: int = -1) -> None:
+        self._writer, self._checkpoint = writer, checkpoint
+        self._codec = writer.manifest.codec
+        size = writer.manifest.chunk_frames
+        self._chunk = np.empty((size, *writer.manifest.frame_shape), writer.manifest.frame_dtype)
+        self._filled = 0
+        self._chunks: list[bytes] = []
+        self._actions: list[int] = []
+        self._rewards: list[float] = []
+        self._add_frame(first_frame)
+
+    def __len__(self) -> int:
+        return len(self._actions)
+
+    def add(self, action: int, reward: float, next_frame: NDArray[Any]) -> None:
+        """Record a transition and the frame that it led to."""
+        self._actions.append(action)
+        self._rewards.append(reward)
+        self._add_frame(next_frame)
+
+    def end(self, how: End) -> None:
+        """Hand the episode to the data set; one without a transition is dropped."""
+        if not self._actions:
+            return
+        if self._filled:
+            self._chunks.append(self._codec.encode(self._chunk[: self._filled]))
+        actions, rewards = np.array(self._actions, fmt.ACTION), np.array(self._rewards, fmt.REWARD)
+        self._writer.append(self._chunks, actions, rewards, how, self._checkpoint)
+
+    def _add_frame(self, frame: NDArray[Any]) -> None:
+        self._chunk[self._filled] = frame
+        self._filled += 1
+        if self._filled == len(self._chunk):
+            self._chunks.append(self._codec.encode(self._chunk))
+            self._filled = 0
+
+
+class DatasetWriter:
+    """Creates a data set folder, or continues one of the same kind. Use as a context manager; it holds the lock.
+
+    Leaving it marks the data set complete; leaving it by an exception keeps every complete episode without the mark.
+    """
+
+    def __init__(self, path: Path, manifest: Manifest, source: dict[str, Any]) -> None:
+        """Open `path` for writing; `source` says where the episodes come from and is kept in the provenance."""
+        path.mkdir(parents=True, exist_ok=True)
+        exists = (path / fmt.MANIFEST).exists()
+        if not exists and any(entry.stat().st_size for entry in path.iterdir() if entry.name != "lock"):
+            raise UserError(f"{path}: not empty and not a data set; choose another folder")
+        self.path = path
+        self._lock = FolderLock(path)
+        self._files: dict[str, int] = {}
+        try:
+            self.manifest = self._continue(manifest) if exists else manifest
+            provenance = [*self.manifest.provenance, {**source, "first_episode": self.manifest.episodes}]
+            self.manifest = replace(self.manifest, complete=False, provenance=provenance)
+            for name in _FILES:
+                self._files[name] = os.open(path / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+            self._digest = hashlib.sha256((path / fmt.EPISODES).read_bytes())
+            self.commit()
+        except BaseException:
+            self._release()
+            raise
+
+    def begin(self, first_frame: NDArray[Any], checkpoint: int = -1) -> EpisodeBuffer:
+        """Start recording an episode at its first frame."""
+        return EpisodeBuffer(self, first_frame, checkpoint)
+
+    def commit(self, complete: bool = False) -> None:
+        """Make everything until now safe against a power failure and bring the manifest up to date."""
+        for descriptor in self._files.values():
+            os.fsync(descriptor)
+        self.manifest = replace(self.manifest, complete=complete, checksum=self._digest.hexdigest())
+        self.manifest.write(self.path)
+        self._committed = time.monotonic()
+
+    def append(
+        self,
+        chunks: list[bytes],
+        actions: NDArray[np.int32],
+        rewards: NDArray[np.float32],
+        end: End,
+        checkpoint: int,
+    ) -> None:
+        """Write one whole episode. Its record goes last: without it, the rest counts as not written."""
+        manifest = self.manifest
+        sizes = np.array([len(chunk) for chunk in chunks], np.uint64)
+        index = np.zeros(len(chunks), fmt.CHUNK)
+        index["offset"] = manifest.frames_bytes + np.cumsum(sizes) - sizes
+        index["size"] = sizes
+        index["crc"] = [fmt.crc32(chunk) for chunk in chunks]
+        record = np.zeros(1, fmt.EPISODE)
+        record["first_transition"], record["length"] = manifest.transitions, len(actions)
+        record["first_chunk"], record["frames_end"] = manifest.chunks, manifest.frames_bytes + int(sizes.sum())
+        record["episode_return"] = rewards.sum(dtype=np.float64)
+        record["source"], record["checkpoint"], record["end"] = len(manifest.provenance) - 1, checkpoint, end
+        record["crc_actions"], record["crc_rewards"] = fmt.crc32(actions.tobytes()), fmt.crc32(rewards.tobytes())
+        record["crc_chunks"] = fmt.crc32(index.tobytes())
+        record["crc"] = fmt.crc32(record.tobytes()[:-4])
+        parts = {
+            fmt.FRAMES: b"".join(chunks),
+            fmt.CHUNKS: index.tobytes(),
+            fmt.ACTIONS: actions.tobytes(),
+            fmt.REWARDS: rewards.tobytes(),
+            fmt.EPISODES: record.tobytes(),
+        }
+        for name, data in parts.items():
+            try:
+                write_all(self._files[name], data)
+            except OSError as error:
+                raise UserError(
+                    f"{self.path / name}: {error.strerror}; {manifest.episodes} complete episodes are kept, "
+                    "the same command continues"
+                ) from error
+        self._digest.update(parts[fmt.EPISODES])
+        self.manifest = replace(
+            manifest,
+            episodes=manifest.episodes + 1,
+            transitions=manifest.transitions + len(actions),
+            chunks=manifest.chunks + len(chunks),
+            frames_bytes=int(record["frames_end"][0]),
+        )
+        if time.monotonic() - self._committed > COMMIT_EVERY:
+            self.commit()
+
+    def _continue(self, wanted: Manifest) -> Manifest:
+        """Check that the existing data set is of the same kind and cut off what a killed writer left half-written."""
+        found = Folder(self.path).manifest
+        for name in ("env_id", "env_options", "frame_shape", "frame_dtype", "stack", "num_actions", "rewards"):
+            here, expected = getattr(found, name), getattr(wanted, name)
+            if here != expected:
+                raise UserError(f"{self.path}: holds a data set with {name} {here}, expected {expected}")
+        sizes = (
+            found.frames_bytes,
+            found.chunks * fmt.CHUNK.itemsize,
+            found.transitions * fmt.ACTION.itemsize,
+            found.transitions * fmt.REWARD.itemsize,
+            found.episodes * fmt.EPISODE.itemsize,
+        )
+        for name, size in zip(_FILES, sizes, strict=True):
+            os.truncate(self.path / name, size)
+        return found
+
+    def _release(self) -> None:
+        for descriptor in self._files.values():
+            os.close(descriptor)
+        self._lock.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None:
+                self.commit(complete=True)
+        finally:
+            self._release()

@@ -1,0 +1,147 @@
+"""What all environments share: the vector interface with its attributes, and stacking for games stepped in Python."""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+from numpy.typing import NDArray
+
+Array: TypeAlias = NDArray[Any]
+StepResult: TypeAlias = tuple[Array, NDArray[np.float32], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]
+Seeds: TypeAlias = int | Sequence[int] | NDArray[np.integer[Any]] | None
+
+
+class Env(VectorEnv[Array, Array, Array]):
+    """A vector of environments that follows the convention in this package's docstring.
+
+    Attributes:
+        env_id: the name it was made by, such as "minatar/breakout".
+        options: every option with its resolved value; `make(env_id, **options)` gives the same environment.
+        stack: frames in one observation.
+    """
+
+    env_id: str
+    options: dict[str, Any]
+    stack: int
+    single_observation_space: Box
+    single_action_space: Discrete
+
+    def _describe(
+        self, env_id: str, options: dict[str, Any], num_envs: int, frame: tuple[int, ...], dtype: Any, actions: int
+    ) -> None:
+        """Set the attributes and spaces."""
+        self.env_id, self.options, self.num_envs = env_id, options, num_envs
+        self.stack = int(options["stack"])
+        high = 1 if dtype == np.bool_ else 255
+        self.single_observation_space = Box(0, high, (self.stack, *frame), dtype)
+        self.single_action_space = Discrete(actions)
+        self.observation_space = batch_space(self.single_observation_space, num_envs)
+        self.action_space = batch_space(self.single_action_space, num_envs)
+        self.metadata = {**self.metadata, "autoreset_mode": AutoresetMode.SAME_STEP}
+
+    @abstractmethod
+    def reset(self, *, seed: Seeds = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
+        """Start an episode in every environment; see `seed_list` for seeds. There are no reset options."""
+
+    @abstractmethod
+    def step(self, actions: Array) -> StepResult:
+        """Step every environment; see the package's docstring for what is returned at the end of an episode."""
+
+    @property
+    def frame_shape(self) -> tuple[int, ...]:
+        """Shape of one frame."""
+        return self.single_observation_space.shape[1:]
+
+    @property
+    def num_actions(self) -> int:
+        """Number of discrete actions."""
+        return int(self.single_action_space.n)
+
+
+def seed_list(seed: Seeds, num_envs: int) -> list[int] | None:
+    """Return one seed per environment: an integer counts upwards as Gymnasium does, a sequence is taken as it is."""
+    if seed is None:
+        return None
+    if isinstance(seed, int):
+        return [seed + i for i in range(num_envs)]
+    if len(seed) != num_envs:
+        raise ValueError(f"{len(seed)} seeds for {num_envs} environments")
+    return [int(s) for s in seed]
+
+
+class Game(Protocol):
+    """One game stepped in Python, frame by frame."""
+
+    def reset(self, seed: int | None) -> Array:
+        """Start an episode and return its first frame."""
+        ...
+
+    def step(self, action: int) -> tuple[Array, float, bool, bool]:
+        """Return frame, raw reward, terminated and truncated."""
+        ...
+
+    def close(self) -> None:
+        """Release what the game holds."""
+        ...
+
+
+class PythonEnv(Env):
+    """A vector of `Game`s, stepped one after the other, with frame stacking and a time limit."""
+
+    def __init__(
+        self,
+        env_id: str,
+        options: dict[str, Any],
+        games: Sequence[Game],
+        frame: tuple[int, ...],
+        dtype: Any,
+        actions: int,
+    ) -> None:
+        self._describe(env_id, options, len(games), frame, dtype, actions)
+        self._games = list(games)
+        self._max_steps = options["max_steps"]
+        self._steps = np.zeros(len(games), np.int64)
+        self._stacks = np.zeros((len(games), self.stack, *frame), dtype)
+
+    def reset(self, *, seed: Seeds = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
+        """Start an episode in every environment; see `seed_list` for seeds."""
+        if options:
+            raise ValueError(f"reset takes no options, found {sorted(options)}")
+        seeds = seed_list(seed, self.num_envs)
+        for i in range(self.num_envs):
+            self._begin(i, seeds[i] if seeds else None)
+        return self._stacks.copy(), {}
+
+    def step(self, actions: Array) -> StepResult:
+        """Step every environment; see the package's docstring for what is returned at the end of an episode."""
+        n = self.num_envs
+        rewards = np.zeros(n, np.float32)
+        terminated, truncated = np.zeros(n, np.bool_), np.zeros(n, np.bool_)
+        info: dict[str, Any] = {}
+        for i, game in enumerate(self._games):
+            frame, rewards[i], terminated[i], cut = game.step(int(actions[i]))
+            self._steps[i] += 1
+            truncated[i] = not terminated[i] and (cut or self._steps[i] == self._max_steps)
+            if self.stack > 1:
+                self._stacks[i, :-1] = self._stacks[i, 1:]
+            self._stacks[i, -1] = frame
+            if terminated[i] or truncated[i]:
+                if not info:
+                    info = {"final_obs": np.zeros_like(self._stacks), "_final_obs": np.zeros(n, np.bool_)}
+                info["final_obs"][i], info["_final_obs"][i] = self._stacks[i], True
+                self._begin(i, None)
+        return self._stacks.copy(), rewards, terminated, truncated, info
+
+    def close_extras(self, **kwargs: Any) -> None:
+        """Close every game."""
+        for game in self._games:
+            game.close()
+
+    def _begin(self, i: int, seed: int | None) -> None:
+        self._stacks[i] = 0
+        self._stacks[i, -1] = self._games[i].reset(seed)
+        self._steps[i] = 0

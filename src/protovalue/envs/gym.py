@@ -1,0 +1,46 @@
+"""Any registered Gymnasium environment with discrete actions and a uint8 or bool array as observation."""
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+
+from protovalue.envs.base import Array, PythonEnv
+from protovalue.errors import UserError
+
+DEFAULTS: dict[str, Any] = {"stack": 1, "max_steps": None}
+
+
+class _GymGame:
+    """One Gymnasium environment; its actions may start at any number, ours start at 0."""
+
+    def __init__(self, env: gymnasium.Env[Array, np.int64]) -> None:
+        self._env = env
+        assert isinstance(env.action_space, Discrete)
+        self._first_action = int(env.action_space.start)
+
+    def reset(self, seed: int | None) -> Array:
+        return self._env.reset(seed=seed)[0]
+
+    def step(self, action: int) -> tuple[Array, float, bool, bool]:
+        frame, reward, terminated, truncated, _ = self._env.step(np.int64(self._first_action + action))
+        return frame, float(reward), bool(terminated), bool(truncated)
+
+    def close(self) -> None:
+        self._env.close()
+
+
+def make_gym(env_id: str, name: str, num_envs: int, options: dict[str, Any]) -> PythonEnv:
+    """Make `num_envs` of the environment registered as `name` ("module:ID" imports the module that registers it)."""
+    try:
+        envs: list[gymnasium.Env[Any, Any]] = [gymnasium.make(name) for _ in range(num_envs)]
+    except (gymnasium.error.Error, ImportError) as error:
+        raise UserError(f"environment {env_id!r}: {' '.join(str(error).split())}") from error
+    actions, observation = envs[0].action_space, envs[0].observation_space
+    if not isinstance(actions, Discrete):
+        raise UserError(f"environment {env_id!r}: found actions {actions}, expected Discrete")
+    if not isinstance(observation, Box) or observation.dtype not in (np.uint8, np.bool_):
+        raise UserError(f"environment {env_id!r}: found observation {observation}, expected a uint8 or bool Box")
+    games = [_GymGame(env) for env in envs]
+    return PythonEnv(env_id, options, games, observation.shape, observation.dtype, int(actions.n))

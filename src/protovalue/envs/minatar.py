@@ -1,0 +1,46 @@
+"""The five MinAtar games: 10x10 boolean grids with one channel per kind of object."""
+
+from typing import Any
+
+import numpy as np
+
+from protovalue.envs.base import Array, PythonEnv
+from protovalue.errors import unknown
+
+GAMES = ("asterix", "breakout", "freeway", "seaquest", "space_invaders")
+# MinAtar has no time limit of its own, and a perfect Breakout player never loses: 10,000 steps bound an evaluation.
+DEFAULTS: dict[str, Any] = {"actions": "minimal", "sticky": 0.1, "stack": 1, "max_steps": 10_000}
+
+
+class _MinAtarGame:
+    """One MinAtar game whose action i is the i-th of the chosen action set."""
+
+    def __init__(self, name: str, sticky: float, actions: str) -> None:
+        from minatar import Environment
+
+        self._env = Environment(name, sticky_action_prob=sticky)
+        full = actions == "full"
+        self.actions: list[int] = list(range(6)) if full else [int(a) for a in self._env.minimal_action_set()]
+        self.frame_shape: tuple[int, ...] = tuple(self._env.state_shape())
+
+    def reset(self, seed: int | None) -> Array:
+        if seed is not None:
+            self._env.seed(seed)
+            self._env.last_action = 0
+        self._env.reset()
+        return np.asarray(self._env.state(), np.bool_)
+
+    def step(self, action: int) -> tuple[Array, float, bool, bool]:
+        reward, terminated = self._env.act(self.actions[action])
+        return np.asarray(self._env.state(), np.bool_), float(reward), bool(terminated), False
+
+    def close(self) -> None:
+        pass
+
+
+def make_minatar(env_id: str, game: str, num_envs: int, options: dict[str, Any]) -> PythonEnv:
+    """Make `num_envs` of one game; `options` has every key of DEFAULTS."""
+    if game not in GAMES:
+        raise unknown("environment", env_id, [f"minatar/{name}" for name in GAMES])
+    games = [_MinAtarGame(game, options["sticky"], options["actions"]) for _ in range(num_envs)]
+    return PythonEnv(env_id, options, games, games[0].frame_shape, np.bool_, len(games[0].actions))

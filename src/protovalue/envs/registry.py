@@ -1,0 +1,54 @@
+"""Environments by name: `make("minatar/breakout", 16, sticky=0.0)`."""
+
+from typing import Any
+
+from protovalue.envs import atari, gym, minatar
+from protovalue.envs.base import Env
+from protovalue.errors import UserError, unknown
+
+_FAMILIES = {
+    "atari": (atari.make_atari, atari.DEFAULTS),
+    "gym": (gym.make_gym, gym.DEFAULTS),
+    "minatar": (minatar.make_minatar, minatar.DEFAULTS),
+}
+
+
+def make(env_id: str, num_envs: int = 1, **options: Any) -> Env:
+    """Make a vector of environments.
+
+    Args:
+        env_id: "minatar/GAME", "atari/Game" (CamelCase) or "gym/ID".
+        num_envs: how many are stepped together.
+        **options: what to change from the family's defaults; see `protovalue.config.EnvOptions`.
+
+    Raises:
+        UserError: an unknown environment, an option that this family does not have, or a value outside its range.
+    """
+    family, _, name = env_id.partition("/")
+    if family not in _FAMILIES or not name:
+        known = " or ".join(f"{family}/NAME" for family in sorted(_FAMILIES))
+        raise UserError(f"unknown environment {env_id!r}: expected {known}")
+    build, defaults = _FAMILIES[family]
+    for option in options:
+        if option not in defaults:
+            raise unknown(f"option for {env_id}", option, defaults)
+    resolved = {**defaults, **options}
+    _check(env_id, resolved)
+    return build(env_id, name, num_envs, resolved)
+
+
+def _check(env_id: str, options: dict[str, Any]) -> None:
+    """Refuse values outside their range."""
+    ranges: dict[str, tuple[bool, str]] = {}
+    for name, value in options.items():
+        if name == "sticky":
+            ranges[name] = (0 <= value < 1, "a probability below 1")
+        elif name == "noop_max":
+            ranges[name] = (value >= 0, "0 or more")
+        elif name in ("stack", "frameskip", "max_steps"):
+            ranges[name] = (value is None or value >= 1, "1 or more")
+        elif name == "actions":
+            ranges[name] = (value in ("minimal", "full"), "minimal or full")
+    for name, (good, expected) in ranges.items():
+        if not good:
+            raise UserError(f"{env_id}: option {name}: found {options[name]}, expected {expected}")

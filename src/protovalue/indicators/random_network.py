@@ -1,0 +1,153 @@
+"""Random network indicators: r(x) = 1[g(x) >= 0] with g(x) = g1(x)^T omega + b and a random network g1."""
+
+from collections.abc import Sequence
+from typing import cast
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+
+from protovalue.errors import UserError
+from protovalue.indicators.base import Indicator, register
+from protovalue.nets.encoders import MINATAR, NATURE, ConvTrunk
+from protovalue.nets.layers import Dense, check_observation_shape, planes
+
+NATURE_SIZE = 36
+"""Frames of at least this height and width get the Nature-DQN network, smaller ones MinAtar's [pixels].
+
+36 is the smallest size at which the original, unpadded Nature-DQN convolutions leave anything.
+"""
+
+STD_FLOOR = 0.01
+"""Smallest standard deviation that normalisation divides by, on the scale where a pixel lies in [0, 1].
+
+A channel that is never or hardly ever on would otherwise drown all others on the few frames where it is.
+"""
+
+
+class _Module(nn.Module):
+    """One randomly initialised DQN network with several linear outputs in place of action values."""
+
+    def __init__(
+        self,
+        in_channels: int,
+        frame_size: tuple[int, int],
+        outputs: int,
+        hidden: bool,
+        generator: torch.Generator,
+    ) -> None:
+        super().__init__()
+        spec = NATURE if min(frame_size) >= NATURE_SIZE else MINATAR
+        self.trunk = ConvTrunk(spec, in_channels, frame_size, 1, generator)
+        units = self.trunk.flat_features
+        self.hidden = Dense(units, spec.features, generator) if hidden else None
+        self.omega = Dense(spec.features if hidden else units, outputs, generator)
+
+    def forward(self, x: Tensor) -> Tensor:
+        g1 = self.trunk(x)
+        if self.hidden is not None:
+            g1 = F.relu_(self.hidden(g1))
+        return cast("Tensor", self.omega(g1))  # linear: no ReLU on the output
+
+
+class RandomNetworks(nn.Module):
+    """m real-valued random functions g1(x)^T omega of an observation, several to a network.
+
+    Each module is the DQN network of the domain (Nature-DQN for images, MinAtar's for small frames) with Glorot-uniform
+    kernels, zero biases and up to `tasks_per_module` linear outputs; the last module has fewer if m asks for it.
+
+    Modules are evaluated one after another: on a CPU grouped convolutions over all of them were slower at 84 x 84, and
+    one shared first convolution slower at 10 x 10.
+
+    Args:
+        observation_shape: (stack, H, W) or (stack, H, W, C).
+        num_tasks: number of functions m.
+        generator: source of all parameters.
+        tasks_per_module: outputs of one network.
+        hidden: keep the DQN network's dense layer, as in the paper's text; the reference code has none. Without it the
+            parameters of 100 tasks on 84 x 84 x 4 take 6 MB instead of 165 MB.
+        channel_mean: mean of each channel of a frame over the data set, pixels in [0, 1]; with `channel_std`
+            the networks' input is normalised. The paper does not.
+        channel_std: standard deviation of each channel of a frame; not less than `STD_FLOOR` is divided by.
+    """
+
+    channel_mean: Tensor
+    channel_std: Tensor
+
+    def __init__(
+        self,
+        observation_shape: tuple[int, ...],
+        num_tasks: int,
+        generator: torch.Generator,
+        tasks_per_module: int = 10,
+        hidden: bool = True,
+        channel_mean: Sequence[float] | None = None,
+        channel_std: Sequence[float] | None = None,
+    ) -> None:
+        super().__init__()
+        stack, height, width, channels = check_observation_shape(observation_shape)
+        if min(height, width) < 3:
+            raise UserError(f"observation shape: found {tuple(observation_shape)}, expected frames of at least 3 x 3")
+        if tasks_per_module < 1:
+            raise UserError(f"tasks per module: found {tasks_per_module}, expected at least 1")
+        self.observation_shape = tuple(observation_shape)
+        self.modules_ = nn.ModuleList(
+            _Module(stack * channels, (height, width), min(tasks_per_module, num_tasks - first), hidden, generator)
+            for first in range(0, num_tasks, tasks_per_module)
+        )
+        self.requires_grad_(False)
+        self.normalized = channel_mean is not None
+        if (channel_mean is None) != (channel_std is None):
+            raise UserError("normalisation: found only one of channel_mean and channel_std, expected both or neither")
+        if channel_mean is not None and channel_std is not None:
+            for name, values in (("channel_mean", channel_mean), ("channel_std", channel_std)):
+                if len(values) != channels:
+                    raise UserError(f"normalisation: found {len(values)} values of {name}, expected {channels}")
+            # A frame's channels repeat over the stack: channel s * C + c of the input is channel c.
+            self.register_buffer("channel_mean", torch.tensor(channel_mean, dtype=torch.float32).repeat(stack))
+            std = torch.tensor(channel_std, dtype=torch.float32).clamp_min(STD_FLOOR)
+            self.register_buffer("channel_std", std.repeat(stack))
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """Map observations (N, *observation_shape), uint8 or bool, to (N, m), float32."""
+        x = planes(obs, self.observation_shape)
+        if self.normalized:
+            x.sub_(self.channel_mean[:, None, None]).div_(self.channel_std[:, None, None])
+        return torch.cat([module(x) for module in self.modules_], dim=1)
+
+
+@register("rni")
+class RandomNetworkIndicator(Indicator):
+    """Random network indicators; the bias b of the paper is minus the threshold.
+
+    Options: `tasks_per_module`, `hidden`, `channel_mean` and `channel_std`, as in `RandomNetworks`.
+    """
+
+    def __init__(
+        self,
+        observation_shape: tuple[int, ...],
+        num_tasks: int,
+        proportion: float,
+        generator: torch.Generator,
+        tasks_per_module: int = 10,
+        hidden: bool = True,
+        channel_mean: Sequence[float] | None = None,
+        channel_std: Sequence[float] | None = None,
+    ) -> None:
+        super().__init__(
+            observation_shape,
+            num_tasks,
+            proportion,
+            tasks_per_module=tasks_per_module,
+            hidden=hidden,
+            channel_mean=None if channel_mean is None else [float(x) for x in channel_mean],
+            channel_std=None if channel_std is None else [float(x) for x in channel_std],
+        )
+        self.networks = RandomNetworks(
+            observation_shape, num_tasks, generator, tasks_per_module, hidden, channel_mean, channel_std
+        )
+
+    @torch.no_grad()
+    def scores(self, obs: Tensor) -> Tensor:
+        """Return g1(x)^T omega: observations (N, *observation_shape) to (N, m)."""
+        return cast("Tensor", self.networks(obs))

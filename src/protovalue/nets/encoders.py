@@ -1,0 +1,182 @@
+"""Encoders: networks that map stored observations to features (Impala-CNN, Nature-DQN, MinAtar), each with a width."""
+
+from dataclasses import dataclass
+from typing import ClassVar, cast
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+
+from protovalue.errors import UserError, unknown
+from protovalue.nets.layers import Conv, Dense, Padding, check_observation_shape, flatten, max_pool, output_size, planes
+
+
+class Encoder(nn.Module):
+    """What every encoder has: `observation_shape`, `num_features`, and a forward pass from stored observations.
+
+    A subclass says which convolutions it has (`convolve`) and how many features its last, dense layer gives.
+    """
+
+    minimum_size: ClassVar[int] = 1
+    """Smallest height and width of a frame [pixels]."""
+
+    def __init__(self, observation_shape: tuple[int, ...]) -> None:
+        super().__init__()
+        stack, height, width, channels = check_observation_shape(observation_shape)
+        if min(height, width) < self.minimum_size:
+            raise UserError(
+                f"observation shape: found {tuple(observation_shape)}, expected frames of at least "
+                f"{self.minimum_size} x {self.minimum_size} for this encoder"
+            )
+        self.observation_shape = tuple(observation_shape)
+        self.frame_size = (height, width)
+        self.in_channels = stack * channels
+        self.num_features = 0  # set by the subclass
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """Map observations (N, stack, H, W[, C]), uint8 or bool, to features (N, num_features), float32 and >= 0."""
+        return F.relu_(self.dense(self.convolve(planes(obs, self.observation_shape))))
+
+    def convolve(self, x: Tensor) -> Tensor:
+        """Map (N, stack * C, H, W) in [0, 1] to the input of the dense layer, flattened."""
+        raise NotImplementedError
+
+    dense: Dense
+
+
+class _ResidualStack(nn.Module):
+    """One stack of the Impala-CNN: convolution, max-pool, two residual blocks of two convolutions each."""
+
+    def __init__(self, in_channels: int, out_channels: int, generator: torch.Generator) -> None:
+        super().__init__()
+        self.conv = Conv(in_channels, out_channels, 3, 1, generator)
+        self.blocks = nn.ModuleList(
+            nn.ModuleList(Conv(out_channels, out_channels, 3, 1, generator) for _ in range(2)) for _ in range(2)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = max_pool(self.conv(x))
+        for block in self.blocks:
+            first, second = block  # type: ignore[misc]  # a ModuleList is iterable, but not typed so
+            # The first ReLU cannot be in place: x is also the shortcut. The others overwrite what no gradient needs.
+            x = second(F.relu_(first(F.relu(x)))).add_(x)
+        return x
+
+
+class ImpalaEncoder(Encoder):
+    """Impala-CNN: stacks of 16, 32 and 32 x width channels, ReLU, dense 512 x width, ReLU."""
+
+    def __init__(self, observation_shape: tuple[int, ...], width: int, generator: torch.Generator) -> None:
+        super().__init__(observation_shape)
+        height, breadth = self.frame_size
+        channels = self.in_channels
+        self.stacks = nn.ModuleList()
+        for size in (16, 32, 32):
+            self.stacks.append(_ResidualStack(channels, size * width, generator))
+            channels = size * width
+            height, breadth = output_size(height, 3, 2, "SAME"), output_size(breadth, 3, 2, "SAME")
+        self.num_features = 512 * width
+        self.dense = Dense(height * breadth * channels, self.num_features, generator)
+
+    def convolve(self, x: Tensor) -> Tensor:
+        """Apply the stacks and the ReLU after them, and flatten."""
+        for stack in self.stacks:
+            x = stack(x)
+        return flatten(F.relu_(x))
+
+
+@dataclass(frozen=True)
+class ConvSpec:
+    """A plain convolutional network: convolutions with a ReLU each, then a dense layer."""
+
+    layers: tuple[tuple[int, int, int], ...]
+    """Channels, kernel and stride of each convolution."""
+    padding: Padding
+    features: int
+    """Units of the dense layer."""
+
+
+NATURE = ConvSpec(((32, 8, 4), (64, 4, 2), (64, 3, 1)), "SAME", 512)
+"""Nature-DQN. SAME is the default of Flax's convolution, so what Dopamine and the paper's reference use; the original
+DQN had VALID."""
+
+MINATAR = ConvSpec(((16, 3, 1),), "VALID", 128)
+"""The network of MinAtar's authors, VALID as theirs, so that an end-to-end DQN on it is their baseline. Every cell is
+still seen by a window; SAME would only make the dense layer 100/64 times as large."""
+
+
+class ConvTrunk(nn.Module):
+    """The convolutions of a `ConvSpec`, flattened: (N, C, H, W) to (N, flat_features)."""
+
+    def __init__(
+        self, spec: ConvSpec, in_channels: int, frame_size: tuple[int, int], width: int, generator: torch.Generator
+    ) -> None:
+        super().__init__()
+        height, breadth = frame_size
+        channels = in_channels
+        self.convs = nn.ModuleList()
+        for size, kernel, stride in spec.layers:
+            self.convs.append(Conv(channels, size * width, kernel, stride, generator, spec.padding))
+            channels = size * width
+            height = output_size(height, kernel, stride, spec.padding)
+            breadth = output_size(breadth, kernel, stride, spec.padding)
+        self.flat_features = height * breadth * channels
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply the convolutions, each with its ReLU, and flatten."""
+        for layer in self.convs:
+            x = F.relu_(layer(x))
+        return flatten(x)
+
+
+class NatureEncoder(Encoder):
+    """Nature-DQN: convolutions 32 8x8/4, 64 4x4/2, 64 3x3/1, dense 512, all x width."""
+
+    def __init__(self, observation_shape: tuple[int, ...], width: int, generator: torch.Generator) -> None:
+        super().__init__(observation_shape)
+        self.trunk = ConvTrunk(NATURE, self.in_channels, self.frame_size, width, generator)
+        self.num_features = NATURE.features * width
+        self.dense = Dense(self.trunk.flat_features, self.num_features, generator)
+
+    def convolve(self, x: Tensor) -> Tensor:
+        """Apply the three convolutions."""
+        return cast("Tensor", self.trunk(x))
+
+
+class MinatarEncoder(Encoder):
+    """MinAtar: convolution 16 3x3/1, dense 128, both x width."""
+
+    minimum_size = 3
+
+    def __init__(self, observation_shape: tuple[int, ...], width: int, generator: torch.Generator) -> None:
+        super().__init__(observation_shape)
+        self.trunk = ConvTrunk(MINATAR, self.in_channels, self.frame_size, width, generator)
+        self.num_features = MINATAR.features * width
+        self.dense = Dense(self.trunk.flat_features, self.num_features, generator)
+
+    def convolve(self, x: Tensor) -> Tensor:
+        """Apply the convolution."""
+        return cast("Tensor", self.trunk(x))
+
+
+ENCODERS: dict[str, type[ImpalaEncoder | NatureEncoder | MinatarEncoder]] = {
+    "impala": ImpalaEncoder,
+    "nature": NatureEncoder,
+    "minatar": MinatarEncoder,
+}
+
+
+def make_encoder(name: str, observation_shape: tuple[int, ...], width: int, generator: torch.Generator) -> Encoder:
+    """Build the encoder `name` for observations (stack, H, W) or (stack, H, W, C), drawing from `generator` alone.
+
+    Args:
+        name: one of `ENCODERS`.
+        observation_shape: shape of one observation, without the batch.
+        width: multiplier of all channels and of the features; the paper's are 1, 2, 4 and 8.
+        generator: source of the initial parameters, on the CPU.
+    """
+    if name not in ENCODERS:
+        raise unknown("encoder", name, ENCODERS)
+    if width < 1:
+        raise UserError(f"encoder width: found {width}, expected at least 1")
+    return ENCODERS[name](observation_shape, width, generator)

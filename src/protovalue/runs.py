@@ -1,0 +1,271 @@
+"""The run folder: config, versions, metrics and checkpoints of one run, safe against a kill at any instant."""
+
+import json
+import logging
+import math
+import os
+import platform
+import re
+import shutil
+import time
+import zlib
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, is_dataclass
+from importlib import metadata
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
+
+from protovalue import __version__
+from protovalue.errors import UserError
+from protovalue.files import FolderLock, fsync_folder, read_json, write_atomic, write_json
+
+log = logging.getLogger(__name__)
+
+CONFIG, METRICS, EVENTS, CHECKPOINTS, DONE = "config.json", "metrics.jsonl", "events", "checkpoints", "done.json"
+TENSORS, STATE = "tensors.safetensors", "state.json"
+FORMAT, VERSION = "protovalue run", 1
+_PACKAGES = ("torch", "numpy", "scipy", "gymnasium", "ale-py", "minatar", "safetensors", "scikit-learn", "zstandard")
+
+Tensors = Mapping[str, NDArray[Any]]
+
+
+def config_fields(config: Any) -> dict[str, Any]:
+    """Return a config dataclass as JSON values: paths as text, tuples as lists."""
+    fields = asdict(config) if is_dataclass(config) and not isinstance(config, type) else dict(config)
+    parsed: dict[str, Any] = json.loads(json.dumps(fields, default=str))
+    return parsed
+
+
+def versions() -> dict[str, str]:
+    """Return the exact versions that this process runs with."""
+    installed = {name: metadata.version(name) for name in _PACKAGES}
+    return {"python": platform.python_version(), "protovalue": __version__, **installed}
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Everything that a run needs to go on from a step."""
+
+    step: int
+    tensors: dict[str, NDArray[Any]]
+    state: dict[str, Any]
+
+
+class Run:
+    """A run folder that this process holds. `Run.open` creates it, or resumes it when the same config is given.
+
+    Use as a context manager. `resumed_from` is the newest good checkpoint, or None at the beginning.
+    """
+
+    def __init__(self, path: Path, lock: FolderLock, resumed_from: Checkpoint | None, keep: int) -> None:
+        self.path, self._lock, self._keep = path, lock, keep
+        self.resumed_from = resumed_from
+        self._metrics = (path / METRICS).open("a", encoding="utf-8")
+        self._events = _Events(path / EVENTS, None if resumed_from is None else resumed_from.step)
+
+    @classmethod
+    def open(cls, path: Path, config: Any, may_change: Iterable[str] = (), keep: int = 2) -> Self:
+        """Create the folder or resume what is in it.
+
+        Args:
+            path: the run folder.
+            config: a config dataclass; a folder with another config is refused, naming the fields that differ.
+            may_change: fields that do not alter what was computed so far, such as the number of steps.
+            keep: how many checkpoints to keep, at least 1.
+        """
+        path.mkdir(parents=True, exist_ok=True)
+        exists = (path / CONFIG).exists()
+        if not exists and any(not entry.name.startswith((".", "lock")) for entry in path.iterdir()):
+            raise UserError(f"{path}: not empty and not a run; choose another folder")
+        lock = FolderLock(path)
+        try:
+            fields = config_fields(config)
+            if exists:
+                _check_config(path, fields, set(may_change))
+            _record_config(path, fields)
+            (path / CHECKPOINTS).mkdir(exist_ok=True)
+            _sweep(path / CHECKPOINTS)
+            checkpoint = _newest(path / CHECKPOINTS)
+            _forget_metrics_after(path / METRICS, -1 if checkpoint is None else checkpoint.step)
+            return cls(path, lock, checkpoint, max(keep, 1))
+        except BaseException:
+            lock.release()
+            raise
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Append metrics of a step to metrics.jsonl and to the TensorBoard events; non-finite values become null."""
+        values = {name: float(value) for name, value in metrics.items()}
+        finite = {name: value if math.isfinite(value) else None for name, value in values.items()}
+        self._metrics.write(json.dumps({"step": step, "time": round(time.time(), 3), **finite}) + "\n")
+        self._metrics.flush()
+        self._events.add(step, values)
+
+    def save(self, step: int, tensors: Tensors, state: Mapping[str, Any]) -> None:
+        """Write a checkpoint beside the others, make it durable, then name it; drop the oldest beyond `keep`."""
+        folder = self.path / CHECKPOINTS
+        beside, final = folder / f".new-{step:012d}", folder / f"step-{step:012d}"
+        try:
+            shutil.rmtree(beside, ignore_errors=True)
+            beside.mkdir()
+            save_file({name: np.ascontiguousarray(array) for name, array in tensors.items()}, beside / TENSORS)
+            size, crc = _size_and_crc(beside / TENSORS, durable=True)
+            write_json(beside / STATE, {"step": step, "bytes": size, "crc32": crc, "state": dict(state)})
+            if final.exists():
+                _discard(final)
+            beside.rename(final)
+            fsync_folder(folder)
+        except (OSError, SafetensorError) as error:
+            shutil.rmtree(beside, ignore_errors=True)
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+            good = max(_steps(folder), default=None)
+            kept = "no checkpoint yet" if good is None else f"the checkpoint of step {good} is kept"
+            raise UserError(f"{final}: cannot write the checkpoint: {reason}; {kept}") from error
+        for old in sorted(_steps(folder))[: -self._keep]:
+            _discard(folder / f"step-{old:012d}")
+
+    def finish(self, summary: Mapping[str, Any]) -> None:
+        """Mark the run as done, with its final numbers."""
+        write_json(self.path / DONE, dict(summary))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._metrics.close()
+        self._events.close()
+        self._lock.release()
+
+
+def read_run(path: Path) -> dict[str, Any]:
+    """Read the config that a run was made with, its versions, and its summary if it is done."""
+    if not (path / CONFIG).is_file():
+        raise UserError(f"{path}: not a run: {CONFIG} is missing")
+    recorded = read_json(path / CONFIG)
+    if recorded.get("format") != FORMAT or recorded.get("version") != VERSION:
+        raise UserError(f"{path / CONFIG}: not the config of a run of format version {VERSION}")
+    recorded["done"] = read_json(path / DONE) if (path / DONE).is_file() else None
+    return recorded
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """Read a run's metrics, one dict a line; a line that a kill cut short is left out."""
+    lines = (path / METRICS).read_text(encoding="utf-8").splitlines(keepends=True) if (path / METRICS).exists() else []
+    return [json.loads(line) for line in lines if line.endswith("\n")]
+
+
+def read_checkpoint(path: Path) -> Checkpoint:
+    """Read the newest good checkpoint of a run."""
+    checkpoint = _newest(path / CHECKPOINTS)
+    if checkpoint is None:
+        raise UserError(f"{path}: the run has no checkpoint")
+    return checkpoint
+
+
+class _Events:
+    """TensorBoard events; a resumed run tells TensorBoard to forget what came after its checkpoint."""
+
+    def __init__(self, folder: Path, resumed_at: int | None) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+        self._event = Event
+        self._writer = EventFileWriter(str(folder))
+        if resumed_at is not None:
+            start = SessionLog(status=SessionLog.START)
+            self._writer.add_event(Event(step=resumed_at + 1, wall_time=time.time(), session_log=start))
+
+    def add(self, step: int, values: Mapping[str, float]) -> None:
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        summary = Summary(value=[Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()])
+        self._writer.add_event(self._event(step=step, wall_time=time.time(), summary=summary))
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+def _check_config(path: Path, fields: dict[str, Any], may_change: set[str]) -> None:
+    """Refuse to resume with another config."""
+    before = read_run(path)["config"]
+    names = (before.keys() | fields.keys()) - may_change
+    missing = object()
+    differ = sorted(name for name in names if before.get(name, missing) != fields.get(name, missing))
+    if differ:
+        listed = ", ".join(f"{name} {fields.get(name)} (the run has {before.get(name)})" for name in differ)
+        raise UserError(f"{path}: holds a run with another config: {listed}; choose another folder or the same config")
+
+
+def _record_config(path: Path, fields: dict[str, Any]) -> None:
+    """Write the config with the versions that run it, newest last."""
+    history = read_json(path / CONFIG)["versions"] if (path / CONFIG).exists() else []
+    now = versions()
+    if history and history[-1] != now:
+        changed = ", ".join(f"{k} {history[-1].get(k)} -> {v}" for k, v in now.items() if history[-1].get(k) != v)
+        log.warning("%s: resumed with other versions (%s): the result may differ in the last bits", path, changed)
+    if not history or history[-1] != now:
+        history = [*history, now]
+    write_json(path / CONFIG, {"format": FORMAT, "version": VERSION, "config": fields, "versions": history})
+
+
+def _steps(folder: Path) -> list[int]:
+    """List the steps that have a checkpoint."""
+    names = (re.fullmatch(r"step-(\d{12})", entry.name) for entry in folder.iterdir())
+    return [int(match[1]) for match in names if match]
+
+
+def _newest(folder: Path) -> Checkpoint | None:
+    """Load the newest checkpoint that is good; a damaged one is reported and passed over."""
+    for step in sorted(_steps(folder), reverse=True) if folder.is_dir() else []:
+        path = folder / f"step-{step:012d}"
+        try:
+            recorded = read_json(path / STATE)
+            if _size_and_crc(path / TENSORS) != (recorded["bytes"], recorded["crc32"]):
+                raise UserError(f"{path / TENSORS}: damaged: its checksum does not match")
+            return Checkpoint(step, load_file(path / TENSORS), recorded["state"])
+        except (UserError, OSError, KeyError, SafetensorError) as error:
+            log.warning("%s: passed over: %s", path, error)
+    return None
+
+
+def _size_and_crc(path: Path, durable: bool = False) -> tuple[int, int]:
+    """Return a file's size and CRC-32; `durable` also makes it safe against a power failure."""
+    crc, size = 0, 0
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            crc, size = zlib.crc32(block, crc), size + len(block)
+        if durable:
+            os.fsync(file.fileno())
+    return size, crc
+
+
+def _discard(path: Path) -> None:
+    """Remove a checkpoint; the rename makes sure that a half-removed one is never taken for a good one."""
+    doomed = path.with_name(f".old-{path.name}")
+    shutil.rmtree(doomed, ignore_errors=True)
+    path.rename(doomed)
+    shutil.rmtree(doomed, ignore_errors=True)
+
+
+def _sweep(folder: Path) -> None:
+    """Remove what a kill left half-written or half-removed."""
+    for entry in folder.iterdir():
+        if entry.name.startswith("."):
+            shutil.rmtree(entry, ignore_errors=True)
+
+
+def _forget_metrics_after(path: Path, step: int) -> None:
+    """Drop the metrics that the resumed run will write again, and a line that a kill cut short."""
+    if not path.exists():
+        return
+    lines = path.read_bytes().splitlines(keepends=True)
+    kept = [line for line in lines if line.endswith(b"\n") and json.loads(line)["step"] <= step]
+    if len(kept) < len(lines):
+        write_atomic(path, b"".join(kept))
