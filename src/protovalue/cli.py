@@ -39,6 +39,11 @@ COMMANDS = {
     "data verify": Command(
         "protovalue.config:DataVerifyConfig", "protovalue.data.info:verify", "Check every byte of a data set."
     ),
+    "tabular": Command(
+        "protovalue.config:TabularConfig",
+        "protovalue.tabular.command:tabular",
+        "Solve a small world exactly and write a page that shows the theory.",
+    ),
     "bench": Command(
         "protovalue.config:BenchConfig", "protovalue.bench:bench", "Run one of the benchmarks and print its table."
     ),

@@ -37,8 +37,14 @@ Tensors = Mapping[str, NDArray[Any]]
 
 def config_fields(config: Any) -> dict[str, Any]:
     """Return a config dataclass as JSON values: paths as text, tuples as lists."""
+
+    def text(value: object) -> str:
+        if isinstance(value, Path):
+            return str(value)
+        raise TypeError(f"a config cannot hold {value!r}")
+
     fields = asdict(config) if is_dataclass(config) and not isinstance(config, type) else dict(config)
-    parsed: dict[str, Any] = json.loads(json.dumps(fields, default=str))
+    parsed: dict[str, Any] = json.loads(json.dumps(fields, default=text))
     return parsed
 
 

@@ -6,13 +6,17 @@ from dataclasses import dataclass
 from fractions import Fraction
 from itertools import islice
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from protovalue.errors import UserError
 
 ScorePass = Callable[[], Iterable[Tensor]]
 """One pass over a data set's scores: chunks (n_i, m), float32; each call gives the same scores again."""
+
+Counts = NDArray[np.int64]
 
 _DIGIT = 1 << 16  # values of one 16-bit digit
 
@@ -37,32 +41,32 @@ class Thresholds:
 def exact_thresholds(scores: ScorePass, proportion: float) -> Thresholds:
     """Find for each task the threshold whose proportion of scores >= threshold is the nearest possible to `proportion`.
 
-    Exact for any number of states: two passes of radix selection over the 2^32 values of float32, 16 bits each, with
-    16-digit counts per task in m * 65,536 * 8 bytes (52 MB for 100 tasks), whatever the number of states.
+    Exact for any number of states: radix selection over the 2^32 values of float32 in two passes, 16 bits in each,
+    with counts of m * 65,536 * 8 bytes (52 MB for 100 tasks), whatever the number of states.
 
     With v the k-th largest score, k = ceil(p * N), no threshold can do better than v itself, which lets in all ties of
     v, or the next float above v, which lets in none of them. Of two that are equally near, v wins: a task that fires
     somewhere teaches more than one that never does.
     """
     _check_proportion(proportion)
-    high = _count(scores, lambda keys: (keys >> 16, None))
-    total = int(high[0].sum())
-    rank = math.ceil(Fraction(proportion) * total)  # k; exact, because a Fraction holds the float without rounding
-    high_digit, above_digit = _select(high, torch.full((len(high),), rank))
+    counts = _count(scores, None)
+    total = int(counts[0].sum()) if len(counts) else 0
+    if total == 0:
+        raise UserError("thresholds: found no scores, expected at least one state")
+    target = Fraction(repr(float(proportion))) * total  # p as it is written: 0.05 of 1000 states is 50, not a hair more
+    rank = np.full(len(counts), math.ceil(target))  # k
+    high, above_high, equal_high = _select(counts, rank)
 
-    low = _count(scores, lambda keys: (keys & (_DIGIT - 1), (keys >> 16) == high_digit))
-    tasks = torch.arange(len(high))
-    if not torch.equal(low.sum(1), high[tasks, high_digit]):
+    counts = _count(scores, high)
+    if not np.array_equal(counts.sum(axis=1), equal_high):
         raise RuntimeError("exact thresholds: the second pass gave other scores than the first")
-    low_digit, above_low = _select(low, rank - above_digit)
-    above = above_digit + above_low  # scores > v
-    ties = low[tasks, low_digit]  # scores == v
-
-    value = _value((high_digit << 16) | low_digit)
-    target = Fraction(proportion) * total
-    keep = torch.tensor([a + t - target <= target - a for a, t in zip(above.tolist(), ties.tolist(), strict=True)])
-    after = torch.nextafter(value, torch.tensor(torch.inf))
-    return Thresholds(torch.where(keep, value, after), torch.where(keep, above + ties, above), total)
+    low, above_low, ties = _select(counts, rank - above_high)
+    value = _value(high, low)  # v
+    above = above_high + above_low  # scores > v
+    keep = np.array([a + t - target <= target - a for a, t in zip(above.tolist(), ties.tolist(), strict=True)])
+    with np.errstate(over="ignore"):  # infinity is the next float above the largest, and a good threshold there
+        thresholds = np.where(keep, value, np.nextafter(value, np.float32(np.inf)))
+    return Thresholds(torch.from_numpy(thresholds), torch.from_numpy(np.where(keep, above + ties, above)), total)
 
 
 def _check_proportion(proportion: float) -> None:
@@ -70,58 +74,60 @@ def _check_proportion(proportion: float) -> None:
         raise UserError(f"proportion: found {proportion}, expected more than 0 and less than 1")
 
 
-def _keys(scores: Tensor) -> Tensor:
-    """Map float32 to int64 in 0 ... 2^32 - 1 with the same order; -0.0 and 0.0, which compare equal, become one."""
-    bits = (scores + 0.0).view(torch.int32)  # -0.0 + 0.0 = 0.0
-    # A negative float's magnitude bits count downwards: flip them, then move the range from [-2^31, 2^31) to [0, 2^32).
-    ordered = bits ^ ((bits >> 31) & 0x7FFFFFFF)
-    return ordered.to(torch.int64) + (1 << 31)
+def _keys(scores: Tensor) -> NDArray[np.int32]:
+    """Map float32 to int32 with the same order; -0.0 and 0.0, which compare equal, become one."""
+    bits = (scores.numpy() + np.float32(0.0)).view(np.int32)  # -0.0 + 0.0 = 0.0
+    return bits ^ ((bits >> 31) & 0x7FFFFFFF)  # a negative float's magnitude counts downwards: flip its bits
 
 
-def _value(keys: Tensor) -> Tensor:
-    """Invert `_keys`."""
-    ordered = (keys - (1 << 31)).to(torch.int32)
-    return (ordered ^ ((ordered >> 31) & 0x7FFFFFFF)).view(torch.float32)
+def _value(high: Counts, low: Counts) -> NDArray[np.float32]:
+    """Invert `_keys`, given the two digits of the keys."""
+    keys = (((high - _DIGIT // 2) << 16) | low).astype(np.int32)
+    return (keys ^ ((keys >> 31) & 0x7FFFFFFF)).view(np.float32)
 
 
-def _count(scores: ScorePass, digit: Callable[[Tensor], tuple[Tensor, Tensor | None]]) -> Tensor:
-    """Count one 16-bit digit of all scores' keys: (m, 65536) int64; `digit` gives it, and which keys to count."""
-    counts: Tensor | None = None
+def _count(scores: ScorePass, high: Counts | None) -> Counts:
+    """Count one 16-bit digit of all scores' keys, (m, 65536).
+
+    Without `high` it is the high digit; with `high` (m,) it is the low digit, of the keys that have this high one.
+    NumPy does it, on one thread: as fast as PyTorch's parallel operations on an idle machine, and far faster than they
+    are on a busy one.
+    """
+    counts = np.zeros((0, _DIGIT), np.int64)
     for chunk in scores():
-        chunk = _checked(chunk, None if counts is None else len(counts))
-        if counts is None:
-            counts = torch.zeros(chunk.shape[1], _DIGIT, dtype=torch.int64)
-        digits, wanted = digit(_keys(chunk))  # (n, m) each
-        flat = digits + torch.arange(len(counts)) * _DIGIT
-        flat = flat.flatten() if wanted is None else flat[wanted]
-        counts.view(-1).scatter_add_(0, flat, torch.ones_like(flat))
-    if counts is None or int(counts[0].sum()) == 0 and wanted is None:
-        raise UserError("thresholds: found no scores, expected at least one state")
+        keys = _keys(_checked(chunk, len(counts) or None))  # (n, m)
+        if not len(counts):
+            counts = np.zeros((keys.shape[1], _DIGIT), np.int64)
+        row = np.arange(len(counts)) * _DIGIT
+        digit = (keys >> 16) + _DIGIT // 2  # 0 ... 65535, rising with the key
+        index = (digit + row).ravel() if high is None else ((keys & (_DIGIT - 1)) + row)[digit == high]
+        np.add.at(counts.reshape(-1), index, 1)
     return counts
 
 
 def _checked(chunk: Tensor, num_tasks: int | None) -> Tensor:
     if chunk.dim() != 2 or chunk.dtype != torch.float32 or (num_tasks is not None and chunk.shape[1] != num_tasks):
-        expected = "m" if num_tasks is None else num_tasks
-        raise ValueError(
-            f"scores: found {chunk.dtype} of shape {tuple(chunk.shape)}, expected torch.float32 of shape (n, {expected})"
-        )
+        expected = f"torch.float32 of shape (n, {'m' if num_tasks is None else num_tasks})"
+        raise ValueError(f"scores: found {chunk.dtype} of shape {tuple(chunk.shape)}, expected {expected}")
     chunk = chunk.cpu()
-    finite = chunk.isfinite().all(dim=0)
-    if not bool(finite.all()):
-        task = int((~finite).nonzero()[0])
-        column = chunk[:, task]
-        row = int((~column.isfinite()).nonzero()[0])
-        raise UserError(f"scores of task {task}: found {float(column[row])}, expected finite numbers")
+    values = chunk.numpy()
+    bad = ~np.isfinite(values)
+    if bad.any():
+        row, task = np.argwhere(bad)[0]
+        raise UserError(f"scores of task {task}: found {values[row, task]}, expected finite numbers")
     return chunk
 
 
-def _select(counts: Tensor, rank: Tensor) -> tuple[Tensor, Tensor]:
-    """Return, per row, the digit of the rank-th largest entry (rank from 1) and how many entries have a larger digit."""
-    at_least = counts.flip(1).cumsum(1).flip(1)  # (m, digits): entries with this digit or a larger one, falling
-    digit = (at_least >= rank[:, None]).sum(1) - 1  # the last digit that enough entries reach
-    above = at_least.gather(1, digit[:, None]).squeeze(1) - counts.gather(1, digit[:, None]).squeeze(1)
-    return digit, above
+def _select(counts: Counts, rank: Counts) -> tuple[Counts, Counts, Counts]:
+    """Find each row's rank-th largest entry (rank from 1): its digit, how many have a larger one, how many the same."""
+    found = []
+    for row, k in zip(counts, rank, strict=True):
+        at_least = row[::-1].cumsum()  # entries with the largest digit, with one of the two largest, ...
+        place = int(at_least.searchsorted(k))  # the first that holds k
+        digit = _DIGIT - 1 - place
+        found.append((digit, at_least[place] - row[digit], row[digit]))
+    digits, above, equal = np.array(found, np.int64).T
+    return digits, above, equal
 
 
 def quantile_loss(scores: Tensor, bias: Tensor, proportion: float) -> Tensor:
@@ -174,7 +180,7 @@ def sgd_thresholds(
 
 
 def proportion_warnings(achieved: Tensor | Sequence[float], proportion: float, tolerance: float = 0.5) -> list[str]:
-    """Say which tasks fire on a proportion further than `tolerance * proportion` from the wanted one; one line per kind.
+    """Say in one line per kind which tasks fire on a proportion that is off by more than `tolerance * proportion`.
 
     A task that never or always fires has a constant reward and teaches next to nothing.
     """

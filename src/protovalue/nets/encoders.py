@@ -44,23 +44,29 @@ class Encoder(nn.Module):
     dense: Dense
 
 
+class _ResidualBlock(nn.Module):
+    """x + conv(relu(conv(relu(x))))."""
+
+    def __init__(self, channels: int, generator: torch.Generator) -> None:
+        super().__init__()
+        self.first = Conv(channels, channels, 3, 1, generator)
+        self.second = Conv(channels, channels, 3, 1, generator)
+
+    def forward(self, x: Tensor) -> Tensor:
+        # The first ReLU cannot be in place: x is also the shortcut. The rest overwrites what no gradient needs.
+        return cast("Tensor", self.second(F.relu_(self.first(F.relu(x))))).add_(x)
+
+
 class _ResidualStack(nn.Module):
-    """One stack of the Impala-CNN: convolution, max-pool, two residual blocks of two convolutions each."""
+    """One stack of the Impala-CNN: convolution, max-pool, two residual blocks."""
 
     def __init__(self, in_channels: int, out_channels: int, generator: torch.Generator) -> None:
         super().__init__()
         self.conv = Conv(in_channels, out_channels, 3, 1, generator)
-        self.blocks = nn.ModuleList(
-            nn.ModuleList(Conv(out_channels, out_channels, 3, 1, generator) for _ in range(2)) for _ in range(2)
-        )
+        self.blocks = nn.Sequential(*(_ResidualBlock(out_channels, generator) for _ in range(2)))
 
     def forward(self, x: Tensor) -> Tensor:
-        x = max_pool(self.conv(x))
-        for block in self.blocks:
-            first, second = block  # type: ignore[misc]  # a ModuleList is iterable, but not typed so
-            # The first ReLU cannot be in place: x is also the shortcut. The others overwrite what no gradient needs.
-            x = second(F.relu_(first(F.relu(x)))).add_(x)
-        return x
+        return cast("Tensor", self.blocks(max_pool(self.conv(x))))
 
 
 class ImpalaEncoder(Encoder):

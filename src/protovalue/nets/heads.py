@@ -28,7 +28,7 @@ class TaskHeads(nn.Module):
     def all_actions(self, features: Tensor) -> Tensor:
         """Return psi(x, a) for all actions: features (N, k) to (N, m, A)."""
         values = F.linear(features, self.weight.flatten(0, 1), self.bias.flatten())  # (N, A * m)
-        return values.unflatten(1, (self.num_actions, self.num_tasks)).transpose(1, 2)
+        return values.view(-1, self.num_actions, self.num_tasks).transpose(1, 2)
 
     def taken(self, features: Tensor, action: Tensor) -> Tensor:
         """Return psi(x, a) for the actions taken: features (N, k) and action (N,) int64 to (N, m).
@@ -40,7 +40,8 @@ class TaskHeads(nn.Module):
             index = action[:, None, None].expand(-1, self.num_tasks, 1)
             return self.all_actions(features).gather(2, index).squeeze(2)
         order = action.argsort()
-        groups = features.index_select(0, order).split(torch.bincount(action, minlength=self.num_actions).tolist())
+        sizes = torch.bincount(action, minlength=self.num_actions).tolist()
+        groups = torch.split_with_sizes(features.index_select(0, order), sizes)
         values = [F.linear(x, w, b) for x, w, b in zip(groups, self.weight, self.bias, strict=True)]
         return torch.cat(values).index_select(0, order.argsort())
 

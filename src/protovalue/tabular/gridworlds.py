@@ -70,10 +70,11 @@ class World:
     @cached_property
     def random_walk(self) -> Sparse:
         """P of the uniform random policy (n, n): the mean of the P_a over actions."""
-        total = self.transitions[0]
+        share = 1 / len(self.transitions)
+        total: Sparse = self.transitions[0] * share
         for matrix in self.transitions[1:]:
-            total = total + matrix
-        return sp.csr_array(total / len(self.transitions))
+            total = sp.csr_array(total + matrix * share)
+        return total
 
     @cached_property
     def symmetric(self) -> bool:
@@ -207,7 +208,7 @@ def _grid(free: Bools, name: str, walls: Walls, moves: dict[str, tuple[int, int]
     if walls == "stay":
         transitions = [_permutation(np.where(target >= 0, target, np.arange(n))) for target in targets]
     else:
-        degree = adjacency.sum(axis=1)
+        degree = np.asarray(adjacency.sum(axis=1), dtype=np.float64)
         anywhere = sp.csr_array(sp.diags_array(1 / degree) @ adjacency)
         transitions = [
             sp.csr_array(_selection(target) + sp.diags_array((target < 0).astype(np.float64)) @ anywhere)

@@ -12,7 +12,7 @@ def one_hot(n: int, m: int, rng: np.random.Generator) -> Bools:
     if not 1 <= m <= n:
         raise ValueError(f"m: found {m}, expected 1 to n = {n} single states")
     chosen = np.arange(n) if m == n else rng.choice(n, m, replace=False)
-    return np.arange(n)[:, None] == chosen
+    return np.asarray(np.arange(n)[:, None] == chosen)
 
 
 def random_sets(n: int, m: int, k: int, rng: np.random.Generator) -> Bools:
@@ -47,8 +47,8 @@ def random_network_sets(
 ) -> Bools:
     """m sets by random networks on the observations (n, c): x is in the set if g(x) + b >= 0.
 
-    g has two hidden layers of ReLUs and a linear output; inputs are scaled to mean 0 and variance 1. The threshold -b is
-    the exact quantile: the round(proportion n) states of largest g are in the set (more only if g ties).
+    g has two hidden layers of ReLUs and a linear output; inputs are scaled to mean 0 and variance 1. The threshold
+    -b is the exact quantile: the round(proportion n) states of largest g are in the set (more only if g ties).
     """
     n, c = observations.shape
     spread = observations.std(axis=0)

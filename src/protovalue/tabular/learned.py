@@ -28,13 +28,13 @@ class LearnedConfig:
     """Features d."""
     gamma: float
     """Discount factor."""
-    steps: int = 3000
+    steps: int = 2000
     """Gradient steps."""
-    batch_size: int = 256
+    batch_size: int = 128
     """Transitions per step."""
-    learning_rate: float = 0.03
+    learning_rate: float = 0.1
     """Adam's learning rate at the start; it falls linearly to zero."""
-    target_ema: float = 0.9
+    target_ema: float = 0.8
     """Share tau of itself that the target copy keeps in each step."""
 
 
@@ -69,8 +69,8 @@ def learn(
 ) -> Floats:
     """Learn features Phi (n, d) such that psi_j(x, a) = phi(x)^T w_{j,a} predicts the successor measure of m sets.
 
-    Algorithm 1 of the paper with a table in place of the network: minibatches from a fixed set of
-    transitions, indicator rewards, the squared TD error against a target copy that follows by an exponential moving average, Adam.
+    Algorithm 1 of the paper with a table in place of the network: minibatches from a fixed set of transitions,
+    indicator rewards, the squared TD error against a target copy that follows by an exponential moving average, Adam.
 
     Args:
         transitions: The experience.
@@ -87,7 +87,7 @@ def learn(
     heads = torch.randn(d, m * num_actions, generator=generator) / d**0.5
     parameters = [phi.requires_grad_(), heads.requires_grad_()]
     targets = [parameter.detach().clone() for parameter in parameters]
-    optimiser = torch.optim.Adam(parameters, lr=config.learning_rate)
+    optimiser = torch.optim.Adam(parameters, lr=config.learning_rate, fused=True)
     state, action, after = (
         torch.from_numpy(column) for column in (transitions.state, transitions.action, transitions.next_state)
     )
@@ -113,4 +113,4 @@ def learn(
         with torch.no_grad():
             for target, parameter in zip(targets, parameters, strict=True):
                 target.lerp_(parameter, 1 - config.target_ema)
-    return phi.detach().numpy().astype(np.float64)
+    return np.asarray(phi.detach().numpy(), dtype=np.float64)

@@ -17,11 +17,11 @@ SHIFT = 1e-3
 def laplacian(adjacency: Sparse, normalised: bool = False) -> Sparse:
     """L = D - A (n, n), or the normalised D^(-1/2) (D - A) D^(-1/2), with the degrees D = diag(A 1)."""
     degree = np.asarray(adjacency.sum(axis=1), dtype=np.float64)
-    L = sp.diags_array(degree) - adjacency
-    if normalised:
-        scale = sp.diags_array(1 / np.sqrt(degree))
-        L = scale @ L @ scale
-    return sp.csr_array(L)
+    L = sp.csr_array(sp.diags_array(degree) - adjacency)
+    if not normalised:
+        return L
+    scale = sp.diags_array(1 / np.sqrt(degree))
+    return sp.csr_array(scale @ L @ scale)
 
 
 def proto_value_functions(world: World, k: int, normalised: bool = False) -> tuple[Floats, Floats]:

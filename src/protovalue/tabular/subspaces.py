@@ -1,7 +1,9 @@
 """Subspaces: singular vectors in a weighted inner product, principal angles, and bases with nothing left to chance."""
 
+from itertools import pairwise
+
 import numpy as np
-from scipy.linalg import qr, subspace_angles, svd
+from scipy.linalg import subspace_angles, svd
 
 from protovalue.tabular.gridworlds import Floats
 
@@ -63,8 +65,7 @@ def mean_angle(A: Floats, B: Floats) -> float:
 
 def orthonormal(A: Floats) -> Floats:
     """Return an orthonormal basis (n, p) of the column space of A (n, p)."""
-    Q, _ = qr(A, mode="economic")
-    return np.asarray(Q, dtype=np.float64)
+    return np.linalg.qr(A)[0]
 
 
 def fix_signs(vectors: Floats) -> Floats:
@@ -84,7 +85,7 @@ def eigenspaces(eigenvalues: Floats, tolerance: float = 1e-8) -> list[slice]:
     scale = max(1e-300, float(np.abs(eigenvalues).max()))
     breaks = np.flatnonzero(np.abs(np.diff(eigenvalues)) > tolerance * scale) + 1
     edges = [0, *breaks.tolist(), len(eigenvalues)]
-    return [slice(start, stop) for start, stop in zip(edges, edges[1:], strict=False)]
+    return [slice(start, stop) for start, stop in pairwise(edges)]
 
 
 def canonical_basis(eigenvalues: Floats, vectors: Floats, weights: Floats) -> Floats:

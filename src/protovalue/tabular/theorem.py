@@ -12,7 +12,7 @@ from protovalue.tabular.subspaces import left_singular_vectors, mean_angle, orth
 def monte_carlo_loss(
     Phi: Floats, Y: Floats, state_weights: Floats | None = None, task_weights: Floats | None = None
 ) -> float:
-    """The loss of the theorem for features Phi (n, d) and tasks Y (n, m), with the best W:
+    """Compute the loss of the theorem for features Phi (n, d) and tasks Y (n, m), with the best W.
 
         min over W of || Xi^(1/2) (Phi W - Y) Omega^(1/2) ||_F^2
 
@@ -50,10 +50,10 @@ def descend(
 
         grad = 2 (Phi W - Y) W^T = -2 (I - Phi Phi^T) C Phi,   C = Y Y^T,
 
-    and the step size 1 / (2 sigma_1^2), the inverse of the greatest curvature. After a step the columns are made orthonormal
-    again, which leaves their space and so the loss as it was. The gradient is proportional to the angle
-    that is left, the loss only to its square: following the gradient reaches angles of 1e-10 that a line search on the
-    loss could not see.
+    and the step size 1 / (2 sigma_1^2), the inverse of the greatest curvature. After a step the columns are made
+    orthonormal again, which leaves their space and so the loss as it was. The gradient is proportional to the
+    angle that is left, the loss only to its square: following the gradient reaches angles of 1e-10, which a line search
+    on the loss could not see.
 
     Stops when the largest principal angle to the exact subspace is below `tolerance` [radians].
     """

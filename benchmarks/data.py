@@ -1,0 +1,121 @@
+"""Data sets: how fast batches are drawn and experience is collected, and how small an Atari frame is on disk."""
+
+import json
+import os
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+from protovalue.config import CollectConfig, EnvOptions
+from protovalue.data.collect import collect
+from protovalue.data.dataset import open_dataset
+from protovalue.data.sampler import Prefetcher, Sampler
+from protovalue.envs.registry import make
+
+BATCH = 256
+STICKY = EnvOptions(sticky=0.25)
+
+
+def evict(folder: Path) -> None:
+    """Drop a folder's files from the page cache, so that the next read is from the disk."""
+    for path in folder.iterdir():
+        descriptor = os.open(path, os.O_RDONLY)
+        os.fsync(descriptor)
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(descriptor)
+
+
+def gather_rates(folder: Path, batches: int) -> tuple[float, float]:
+    """Stacked transitions per second of the sampler on one thread: from a cold open, and warm."""
+    evict(folder)
+    start = time.perf_counter()
+    sampler = Sampler(open_dataset(folder), BATCH, seed=0)
+    for step in range(batches):
+        sampler.batch(step)
+    cold = batches * BATCH / (time.perf_counter() - start)
+    rates = []
+    for repeat in range(3):
+        start = time.perf_counter()
+        for step in range(batches):
+            sampler.batch(repeat * batches + step)
+        rates.append(batches * BATCH / (time.perf_counter() - start))
+    return cold, statistics.median(rates)
+
+
+def learner_slowdown(folder: Path, steps: int) -> float:
+    """How much longer a learner's steps take when the prefetcher feeds it than when it always gets one batch.
+
+    The learner is the first layer and pooling of an Impala network, forward and backward, on all cores: far cheaper
+    than a whole network, so that the share is an upper bound.
+    """
+    sampler = Sampler(open_dataset(folder), BATCH, seed=0)
+    net = nn.Sequential(nn.Conv2d(4, 16, 3, padding=1), nn.MaxPool2d(3, 2), nn.Conv2d(16, 16, 3, padding=1), nn.ReLU())
+    net = net.to(memory_format=torch.channels_last)
+
+    def learn(obs: np.ndarray) -> None:
+        x = torch.from_numpy(obs).to(torch.float32, memory_format=torch.channels_last).div_(255)
+        net(x).square().mean().backward()
+
+    fixed = sampler.batch(0)
+    times: dict[str, list[float]] = {"alone": [], "fed": []}
+    learn(fixed.obs)
+    for _ in range(3):
+        start = time.perf_counter()
+        for _ in range(steps):
+            learn(fixed.obs)
+        times["alone"].append(time.perf_counter() - start)
+        with Prefetcher(sampler.batch, range(steps), sampler.batch_bytes) as batches:
+            start = time.perf_counter()
+            for batch in batches:
+                learn(batch.obs)
+            times["fed"].append(time.perf_counter() - start)
+    return statistics.median(times["fed"]) / statistics.median(times["alone"])
+
+
+def collect_share(game: str, steps: int, folder: Path) -> float:
+    """Speed of collecting as a share of the bare environment's, both from nothing to the last step; alternating."""
+    rates: dict[str, list[float]] = {"bare": [], "collect": []}
+    for repeat in range(3):
+        start = time.perf_counter()
+        env = make(game, 16)
+        rng = np.random.default_rng(repeat)
+        env.reset(seed=repeat)
+        for _ in range(steps // 16):
+            env.step(rng.integers(env.num_actions, size=16))
+        rates["bare"].append(steps / (time.perf_counter() - start))
+        config = CollectConfig(game, folder / f"{game.replace('/', '-')}-{repeat}", steps=steps, seed=repeat)
+        start = time.perf_counter()
+        collect(config, quiet=True)
+        rates["collect"].append(steps / (time.perf_counter() - start))
+    return statistics.median(rates["collect"]) / statistics.median(rates["bare"])
+
+
+def main(quick: bool) -> None:
+    """Print the table and a line of JSON."""
+    steps = 20_000 if quick else 200_000
+    result: dict[str, float] = {}
+    with tempfile.TemporaryDirectory() as folder_name:
+        folder = Path(folder_name)
+        for game in ("Pong", "Asterix"):
+            size = steps if game == "Pong" else steps // 10
+            config = CollectConfig(f"atari/{game}", folder / game, steps=size, num_envs=16, options=STICKY)
+            data = collect(config)
+            on_disk = sum(path.stat().st_size for path in (folder / game).iterdir())
+            result[f"bytes per frame, {game}"] = on_disk / data.num_frames
+        result["frames, Pong"] = open_dataset(folder / "Pong").num_frames
+        cold, warm = gather_rates(folder / "Pong", 20 if quick else 100)
+        result["transitions/s, one thread, cold open"] = cold
+        result["transitions/s, one thread, warm"] = warm
+        result["learner step, fed / alone"] = learner_slowdown(folder / "Pong", 10 if quick else 40)
+        result["collecting / bare environment, atari/Pong"] = collect_share(
+            "atari/Pong", 4_000 if quick else 20_000, folder
+        )
+        result["collecting / bare environment, minatar/breakout"] = collect_share("minatar/breakout", 50_000, folder)
+    for name, value in result.items():
+        print(f"{name:<50}{value:>12,.2f}")
+    print(json.dumps({"benchmark": "data", **result}))

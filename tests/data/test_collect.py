@@ -1,0 +1,120 @@
+"""Collecting: the data set holds what the environments showed, for all families; interruption and continuation."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from protovalue.config import CollectConfig, EnvOptions
+from protovalue.data.collect import RandomPolicy, collect
+from protovalue.data.dataset import open_dataset
+from protovalue.data.format import End
+from protovalue.data.sampler import Sampler
+from protovalue.envs.registry import make
+from protovalue.errors import UserError
+
+CASES = [
+    ("minatar/breakout", EnvOptions(stack=3), 400),
+    ("minatar/asterix", EnvOptions(max_steps=9), 200),
+    ("atari/Breakout", EnvOptions(max_steps=30, sticky=0.25), 200),
+    ("gym/Counting-v0", EnvOptions(stack=2), 100),
+]
+
+
+@pytest.mark.parametrize(("env_id", "options", "steps"), CASES)
+def test_every_transition_is_what_the_environment_showed(tmp_path, env_id, options, steps):
+    """Play the same actions in a fresh environment and compare its own stacked observations with the sampler's."""
+    config = CollectConfig(env_id, tmp_path / "set", steps=steps, num_envs=3, seed=7, options=options)
+    data = collect(config, quiet=True)
+    env_seed, policy_seed = np.random.SeedSequence(7, spawn_key=(0,)).spawn(2)
+    env = make(env_id, 3, **options.given())
+    policy = RandomPolicy(env.num_actions, np.random.default_rng(policy_seed))
+    obs, _ = env.reset(seed=env_seed.generate_state(3) >> 1)
+    shown, running = [], [[] for _ in range(3)]  # episodes in the order in which they ended
+    for step in range(-(-steps // 3)):
+        actions = policy(obs)
+        after, rewards, terminated, truncated, info = env.step(actions)
+        for i in range(min(3, steps - 3 * step)):
+            over = terminated[i] or truncated[i]
+            next_obs = info["final_obs"][i] if over else after[i]
+            running[i].append((obs[i], actions[i], rewards[i], next_obs, terminated[i]))
+            if over:
+                shown.append((running[i], End.TERMINATED if terminated[i] else End.TRUNCATED))
+                running[i] = []
+        obs = after
+    shown += [(part, End.CUT) for part in running if part]
+
+    assert data.num_transitions == steps
+    assert data.lengths.tolist() == [len(part) for part, _ in shown]
+    assert data.ends.tolist() == [end for _, end in shown]
+    batch = Sampler(data, 1, 0).transitions(np.arange(steps))
+    expected = [transition for part, _ in shown for transition in part]
+    for i, (x, action, reward, next_x, terminal) in enumerate(expected):
+        assert np.array_equal(batch.obs[i], x), i
+        assert np.array_equal(batch.next_obs[i], next_x), i
+        assert (batch.action[i], batch.reward[i], batch.terminal[i]) == (action, reward, terminal), i
+    assert len({End(end) for end in data.ends}) >= 2, "the case must contain different kinds of ends"
+
+
+def test_same_seed_same_data_other_seed_other_data(tmp_path):
+    def checksum(name, seed):
+        return collect(CollectConfig("minatar/freeway", tmp_path / name, steps=300, seed=seed), quiet=True).checksum
+
+    assert checksum("a", 0) == checksum("b", 0) != checksum("c", 1)
+
+
+def test_continuing_adds_new_experience(tmp_path):
+    first = collect(CollectConfig("minatar/breakout", tmp_path / "set", steps=300), quiet=True)
+    before = [first.episode(i) for i in range(first.num_episodes)]
+    same = collect(CollectConfig("minatar/breakout", tmp_path / "set", steps=300), quiet=True)
+    assert same.checksum == first.checksum, "nothing to do"
+    more = collect(CollectConfig("minatar/breakout", tmp_path / "set", steps=500), quiet=True)
+    assert more.num_transitions == 500
+    for index, episode in enumerate(before):
+        assert np.array_equal(more.episode(index).frames, episode.frames)
+    parts = more.folders[0].manifest.provenance
+    assert [(part["part"], part["first_episode"]) for part in parts] == [(0, 0), (1, len(before))]
+    assert not np.array_equal(more.episode(0).actions[:5], more.episode(len(before)).actions[:5])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"seed": 1}, "--seed: found 1, expected 0"),
+        ({"env": "minatar/asterix"}, "holds a data set with env_id minatar/breakout, expected minatar/asterix"),
+        ({"options": EnvOptions(sticky=0.0)}, "holds a data set with env_options"),
+    ],
+)
+def test_continuing_something_else_is_refused(tmp_path, changes, message):
+    collect(CollectConfig("minatar/breakout", tmp_path / "set", steps=50), quiet=True)
+    with pytest.raises(UserError, match=message):
+        collect(
+            CollectConfig(**{"env": "minatar/breakout", "out": tmp_path / "set", "steps": 99} | changes), quiet=True
+        )
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_interrupted_and_continued_from_the_command_line(tmp_path, number):
+    command = [sys.executable, "-m", "protovalue.cli", "collect", "minatar/breakout", "--out", str(tmp_path / "set")]
+    process = subprocess.Popen([*command, "--steps", "100000000"], stderr=subprocess.PIPE, text=True)
+    while not (tmp_path / "set" / "episodes.bin").exists() or not (tmp_path / "set" / "episodes.bin").stat().st_size:
+        assert process.poll() is None
+        time.sleep(0.02)
+    os.kill(process.pid, number)
+    _, errors = process.communicate(timeout=30)
+    assert "Traceback" not in errors
+    if number == signal.SIGINT:
+        assert process.returncode == 130
+        assert "interrupted; the same command continues" in errors
+    found = open_dataset(tmp_path / "set")
+    assert found.folders[0].interrupted == (number == signal.SIGKILL)
+    assert found.num_transitions > 0
+    wanted = found.num_transitions + 1000
+    done = subprocess.run([*command, "--steps", str(wanted)], capture_output=True, text=True, check=True)
+    assert f"{wanted:,} transitions of minatar/breakout" in done.stdout
+    assert open_dataset(Path(tmp_path / "set")).num_transitions == wanted

@@ -1,0 +1,44 @@
+"""The tree shows the flow of data: imports inside the package go in one direction only."""
+
+import ast
+from pathlib import Path
+
+import protovalue
+
+ORDER = [
+    "errors", "files", "interrupt", "progress", "config", "envs", "data", "losses", "runs", "nets", "indicators",
+    "pretrain", "encoder", "online", "evaluate", "tabular", "report", "study", "demo", "bench", "cli",
+]  # fmt: skip
+ROOT = Path(protovalue.__file__).parent
+
+
+def imported(path: Path) -> set[str]:
+    """Return the top-level parts of this package that a file imports."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("protovalue."):
+            found.add(node.module.split(".")[1])
+        elif isinstance(node, ast.Import):
+            found |= {name.name.split(".")[1] for name in node.names if name.name.startswith("protovalue.")}
+    return found
+
+
+def test_imports_follow_the_flow():
+    for path in ROOT.rglob("*.py"):
+        part = path.relative_to(ROOT).parts[0].removesuffix(".py")
+        if part == "__init__":
+            continue
+        assert part in ORDER, f"{part} has no place in the flow"
+        later = {name for name in imported(path) if ORDER.index(name) > ORDER.index(part)}
+        assert not later, f"{path.relative_to(ROOT)} imports {later}, which comes after it in the flow"
+
+
+def test_tabular_stands_beside_the_deep_code():
+    allowed = {"errors", "progress", "config", "losses", "tabular"}
+    for path in (ROOT / "tabular").rglob("*.py"):
+        assert imported(path) <= allowed, path.name
+
+
+def test_every_file_says_what_lives_in_it():
+    for path in ROOT.rglob("*.py"):
+        assert ast.get_docstring(ast.parse(path.read_text())), path
