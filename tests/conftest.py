@@ -5,6 +5,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+import torch
 from gymnasium.spaces import Box, Discrete
 
 
@@ -30,6 +31,18 @@ class CountingEnv(gymnasium.Env[np.ndarray, np.int64]):
         frame = np.array([self.episode % 256, self.t, action], np.uint8)
         over = self.t == 1 + self.episode % 4
         return frame, float(self.t), over and self.episode % 2 == 0, over and self.episode % 2 == 1, {}
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path, monkeypatch) -> None:
+    """No test touches the user's cache."""
+    monkeypatch.setenv("PROTOVALUE_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_thread() -> None:
+    """Small networks on busy cores are fastest on one thread."""
+    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session", autouse=True)

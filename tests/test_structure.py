@@ -7,7 +7,7 @@ import protovalue
 
 ORDER = [
     "errors", "files", "interrupt", "progress", "config", "envs", "data", "losses", "runs", "nets", "indicators",
-    "pretrain", "encoder", "online", "evaluate", "tabular", "report", "study", "demo", "bench", "cli",
+    "encoder", "pretrain", "online", "evaluate", "tabular", "report", "study", "demo", "bench", "cli",
 ]  # fmt: skip
 ROOT = Path(protovalue.__file__).parent
 

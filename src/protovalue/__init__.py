@@ -13,18 +13,24 @@ if TYPE_CHECKING:
     from protovalue.data.dataset import Dataset as Dataset
     from protovalue.data.dataset import open_dataset as open_dataset
     from protovalue.data.sampler import Sampler as Sampler
+    from protovalue.encoder import FrozenEncoder as FrozenEncoder
+    from protovalue.encoder import load_encoder as load_encoder
     from protovalue.envs.registry import make as make
     from protovalue.errors import UserError as UserError
+    from protovalue.pretrain.loop import pretrain as pretrain
     from protovalue.runs import Run as Run
 
 _HOME = {
     "Dataset": "protovalue.data.dataset",
+    "FrozenEncoder": "protovalue.encoder",
     "Run": "protovalue.runs",
     "Sampler": "protovalue.data.sampler",
     "UserError": "protovalue.errors",
     "collect": "protovalue.data.collect",
+    "load_encoder": "protovalue.encoder",
     "make": "protovalue.envs.registry",
     "open_dataset": "protovalue.data.dataset",
+    "pretrain": "protovalue.pretrain.loop",
 }
 
 __all__ = ["__version__", *_HOME]

@@ -18,7 +18,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Command:
-    """Where a sub-command's config and function live. Neither is imported before the command is called."""
+    """Where a sub-command's config and function live. Neither is imported before the command is called.
+
+    `config` names a dataclass, or a function that chooses one by the arguments.
+    """
 
     config: str
     run: str
@@ -43,6 +46,11 @@ COMMANDS = {
         "protovalue.config:TabularConfig",
         "protovalue.tabular.command:tabular",
         "Solve a small world exactly and write a page that shows the theory.",
+    ),
+    "pretrain": Command(
+        "protovalue.pretrain.methods:config_class",
+        "protovalue.pretrain.loop:pretrain_command",
+        "Train an encoder on a data set with one of the methods.",
     ),
     "bench": Command(
         "protovalue.config:BenchConfig", "protovalue.bench:bench", "Run one of the benchmarks and print its table."
@@ -95,7 +103,9 @@ def _dispatch(args: list[str]) -> int:
         print(_overview(args[0] + " "))
         return 0
     command = COMMANDS[name]
-    config = _parse(_load(command.config), f"pvn {name}", args[len(name.split()) :])
+    rest = args[len(name.split()) :]
+    kind = _load(command.config)
+    config = _parse(kind if isinstance(kind, type) else kind(rest), f"pvn {name}", rest)
     _load(command.run)(config)
     return 0
 

@@ -93,6 +93,62 @@ class DataVerifyConfig:
     """Folder of the data set."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class PretrainConfig:
+    """What all methods share. A field that is None is set by the preset; config.json has the result."""
+
+    out: Path
+    """Folder of the run; the encoder is written to OUT/encoder."""
+    data: tuple[Path, ...] = ()
+    """Data set; several folders are used as one."""
+    env: str | None = None
+    """Environment, in place of a data set (method random only)."""
+    method: str = "pvn"
+    """What the encoder learns from: see `pvn pretrain --help` for the names."""
+    preset: Literal["paper", "small"] = "small"
+    """Where unset values come from: the paper's, or values for a small machine (docs/results.md)."""
+    encoder: Literal["impala", "nature", "minatar"] | None = None
+    """Architecture of the encoder."""
+    width: int | None = None
+    """Multiplier of the encoder's channels and features."""
+    steps: int | None = None
+    """Gradient steps."""
+    batch_size: int | None = None
+    """Transitions in a batch."""
+    learning_rate: float | None = None
+    """Adam's step size."""
+    adam_epsilon: float = 1.5e-4
+    """Adam's epsilon; its betas are 0.9 and 0.999."""
+    seed: int = 0
+    """Seed of the encoder, of what the method draws and of the order of the data."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where to compute; auto takes CUDA where there is one."""
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Arithmetic of the network; auto is bfloat16 on CUDA and float32 on a CPU."""
+    compile: bool = False
+    """Compile the network with torch.compile."""
+    threads: int | None = None
+    """CPU threads of the network; None leaves PyTorch's choice."""
+    memory: int = 2048
+    """Most memory for decoded frames and prefetched batches [MiB]."""
+    cache: Path | None = None
+    """Folder for what is computed once per data set; None is the user's cache folder."""
+    log_every: int = 100
+    """Steps between log lines."""
+    checkpoint_every: int = 1000
+    """Steps between checkpoints."""
+
+    def __post_init__(self) -> None:
+        for name in ("width", "steps", "batch_size", "threads", "log_every", "checkpoint_every", "memory"):
+            value = getattr(self, name)
+            low = 0 if name == "steps" else 1
+            require(value is None or value >= low, f"--{name.replace('_', '-')}", value, f"at least {low}")
+        require(
+            self.learning_rate is None or self.learning_rate > 0, "--learning-rate", self.learning_rate, "more than 0"
+        )
+        require(self.seed >= 0, "--seed", self.seed, "0 or more")
+
+
 @dataclass(frozen=True)
 class BenchConfig:
     """Run one of the benchmarks in benchmarks/ and print its table and one line of JSON.

@@ -4,6 +4,7 @@ import fcntl
 import hashlib
 import json
 import os
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -70,14 +71,25 @@ def read_json(path: Path) -> dict[str, Any]:
     return fields
 
 
+def size_and_crc(path: Path, durable: bool = False) -> tuple[int, int]:
+    """Return a file's size and CRC-32; `durable` also makes it safe against a power failure."""
+    crc, size = 0, 0
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            crc, size = zlib.crc32(block, crc), size + len(block)
+        if durable:
+            os.fsync(file.fileno())
+    return size, crc
+
+
 class FolderLock:
     """A lock on a folder that the operating system releases when its process ends, however it ends."""
 
-    def __init__(self, folder: Path) -> None:
-        self._path = folder / "lock"
-        self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
+    def __init__(self, folder: Path, wait: bool = False) -> None:
+        """Take the lock; if another process has it, wait for it or refuse."""
+        self._descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
         try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:
             holder = os.read(self._descriptor, 32).decode(errors="replace").strip()
             os.close(self._descriptor)

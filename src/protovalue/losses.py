@@ -2,10 +2,32 @@
 
 from typing import Literal
 
-import torch
 from torch import Tensor
 
 Backup = Literal["mean", "max"]
+
+
+def td_loss(
+    prediction: Tensor, next_value: Tensor, reward: Tensor, terminal: Tensor, gamma: float
+) -> tuple[Tensor, Tensor]:
+    """Squared TD error of m predictions on B transitions, averaged over both; also the errors themselves (B, m).
+
+        error_j = r_j(x) + gamma (1 - terminal) v_j(x')  -  psi_j(x, a)
+
+    A terminal transition has no next value: without this, a value would flow across the end of an episode. The paper
+    leaves it out of its formula. No gradient flows into the target.
+
+    Args:
+        prediction: psi_j(x, a) of the taken action (B, m).
+        next_value: v_j(x'), what the target network backs up (B, m).
+        reward: r_j(x) (B, m), boolean or float.
+        terminal: Whether x' ends the episode (B,), boolean; a truncated episode is not terminal.
+        gamma: Discount factor.
+    """
+    going_on = (~terminal).to(prediction.dtype).unsqueeze(-1)  # (B, 1)
+    target = (reward.to(prediction.dtype) + gamma * going_on * next_value).detach()
+    error = target - prediction
+    return error.square().mean(), error
 
 
 def successor_measure_loss(
@@ -22,8 +44,7 @@ def successor_measure_loss(
         ( r_j(x) + gamma (1 - terminal) backup over a' of psi^-_j(x', a')  -  psi_j(x, a) )^2
 
     The mean over a' makes psi_j the value of the uniform random policy, the maximum that of the optimal one.
-    The paper leaves terminals out; without them a value would flow across the end of an episode.
-    No gradient flows into the target.
+    `td_loss` is the same for a caller that already has psi_j(x, a) and the backed-up value.
 
     Args:
         psi: Predictions psi_j(x, a) (B, m, A).
@@ -43,8 +64,6 @@ def successor_measure_loss(
         next_value = target_psi_next.amax(dim=-1)
     else:
         raise ValueError(f"backup: found {backup!r}, expected 'mean' or 'max'")
-    going_on = (~terminal).to(psi.dtype).unsqueeze(-1)  # (B, 1)
-    target = (reward.to(psi.dtype) + gamma * going_on * next_value).detach()
     index = action.view(-1, 1, 1).expand(-1, psi.shape[1], 1)
     taken = psi.gather(-1, index).squeeze(-1)  # (B, m)
-    return torch.mean((target - taken) ** 2)
+    return td_loss(taken, next_value, reward, terminal, gamma)[0]

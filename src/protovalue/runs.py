@@ -3,12 +3,10 @@
 import json
 import logging
 import math
-import os
 import platform
 import re
 import shutil
 import time
-import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, is_dataclass
 from importlib import metadata
@@ -23,7 +21,7 @@ from safetensors.numpy import load_file, save_file
 
 from protovalue import __version__
 from protovalue.errors import UserError
-from protovalue.files import FolderLock, fsync_folder, read_json, write_atomic, write_json
+from protovalue.files import FolderLock, fsync_folder, read_json, size_and_crc, write_atomic, write_json
 
 log = logging.getLogger(__name__)
 
@@ -120,7 +118,7 @@ class Run:
             shutil.rmtree(beside, ignore_errors=True)
             beside.mkdir()
             save_file({name: np.ascontiguousarray(array) for name, array in tensors.items()}, beside / TENSORS)
-            size, crc = _size_and_crc(beside / TENSORS, durable=True)
+            size, crc = size_and_crc(beside / TENSORS, durable=True)
             write_json(beside / STATE, {"step": step, "bytes": size, "crc32": crc, "state": dict(state)})
             if final.exists():
                 _discard(final)
@@ -233,23 +231,12 @@ def _newest(folder: Path) -> Checkpoint | None:
         path = folder / f"step-{step:012d}"
         try:
             recorded = read_json(path / STATE)
-            if _size_and_crc(path / TENSORS) != (recorded["bytes"], recorded["crc32"]):
+            if size_and_crc(path / TENSORS) != (recorded["bytes"], recorded["crc32"]):
                 raise UserError(f"{path / TENSORS}: damaged: its checksum does not match")
             return Checkpoint(step, load_file(path / TENSORS), recorded["state"])
         except (UserError, OSError, KeyError, SafetensorError) as error:
             log.warning("%s: passed over: %s", path, error)
     return None
-
-
-def _size_and_crc(path: Path, durable: bool = False) -> tuple[int, int]:
-    """Return a file's size and CRC-32; `durable` also makes it safe against a power failure."""
-    crc, size = 0, 0
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            crc, size = zlib.crc32(block, crc), size + len(block)
-        if durable:
-            os.fsync(file.fileno())
-    return size, crc
 
 
 def _discard(path: Path) -> None:

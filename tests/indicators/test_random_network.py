@@ -98,6 +98,19 @@ def test_rewards_are_scores_at_least_the_threshold() -> None:
         indicator.set_thresholds(torch.zeros(3))
 
 
+def test_rewards_do_not_depend_on_the_batch() -> None:
+    indicator = make_indicator("rni", BREAKOUT, 50, 0.1, generator())
+    obs = bits(64, BREAKOUT)
+    scores = indicator.scores(obs)
+    torch.testing.assert_close(scores, indicator.get_submodule("networks")(obs), rtol=0, atol=2**-19 + 1e-6)
+    assert torch.equal((scores * 2**18).round(), scores * 2**18)
+    indicator.set_thresholds(scores[torch.arange(50), torch.arange(50)])  # the scores of states that occur
+    rewards = indicator.rewards(obs)
+    for size in (1, 3, 7, 8):
+        again = torch.cat([indicator.rewards(batch) for batch in obs.split(size)])
+        assert (again != rewards).sum() <= 1  # unrounded, bits of half of the tasks
+
+
 def test_no_gradient_and_no_trainable_parameter() -> None:
     indicator = make_indicator("rni", BREAKOUT, 4, 0.1, generator())
     assert not indicator.scores(bits(2, BREAKOUT)).requires_grad

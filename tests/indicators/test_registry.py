@@ -48,8 +48,9 @@ def test_the_document_s_indicator_works(tmp_path: Path) -> None:
     assert isinstance(indicator, Indicator)
     assert isinstance(obs, torch.Tensor)
     assert rewards.shape == (1000, 20)
-    # 256 levels of brightness, each on 0.4% of the frames: the nearest proportion lies within that of 0.05
-    assert (rewards.double().mean(0) - 0.05).abs().max() < 0.004
+    # 256 levels of brightness, each on about 4 of 1000 frames, hardly ever on more than 12: half of that is the most
+    # by which the nearest proportion misses.
+    assert (rewards.double().mean(0) - 0.05).abs().max() <= 0.006
     pixel = indicator.get_buffer("pixel").tolist()
     assert min(pixel) >= 3 * 84 * 84  # the latest of four frames
     one = rewards[:, 0]

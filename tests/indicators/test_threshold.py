@@ -138,10 +138,10 @@ def test_quantile_loss_by_hand() -> None:
 
 def test_quantile_loss_slopes_with_the_proportion_that_is_too_much() -> None:
     scores = column(1.0, -2.0, 4.0, 0.5)
-    bias = torch.tensor([-0.75], requires_grad=True)  # 1 and 4 of four are above
+    bias = torch.tensor([-0.5], requires_grad=True)  # r' = .5, -2.5, 3.5 and 0: three of four fire
     quantile_loss(scores, bias, 0.25).sum().backward()
     assert bias.grad is not None
-    assert bias.grad.tolist() == [0.5 - 0.25]
+    assert bias.grad.tolist() == [0.75 - 0.25]
 
 
 @pytest.mark.parametrize("proportion", [0.05, 0.3, 0.9])

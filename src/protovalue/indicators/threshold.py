@@ -90,8 +90,7 @@ def _count(scores: ScorePass, high: Counts | None) -> Counts:
     """Count one 16-bit digit of all scores' keys, (m, 65536).
 
     Without `high` it is the high digit; with `high` (m,) it is the low digit, of the keys that have this high one.
-    NumPy does it, on one thread: as fast as PyTorch's parallel operations on an idle machine, and far faster than they
-    are on a busy one.
+    NumPy does it: as fast as PyTorch on one thread, and far faster than PyTorch on all threads of a busy machine.
     """
     counts = np.zeros((0, _DIGIT), np.int64)
     for chunk in scores():

@@ -46,7 +46,7 @@ class Conv(nn.Module):
     """A square convolution with SAME or VALID padding; weight (out, in, kernel, kernel).
 
     The weight is kept contiguous, ready for safetensors; PyTorch reorders it to the input's channels-last layout in
-    each call, which costs nothing measurable.
+    each call, a copy that is small beside the convolution.
     """
 
     def __init__(

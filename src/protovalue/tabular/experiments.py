@@ -21,8 +21,10 @@ from protovalue.tabular.theorem import Descent, angle_by_number_of_sets, descend
 
 RUNS = 3  # learned curves for each kind of set
 STARTS = 5  # random starts of gradient descent
+STEPS = 2000  # gradient steps of each
 WALK = 100_000  # transitions of the behaviour policy that are learned from
 SETS_BY_SIZE = 64  # sampled sets when their size k varies
+DESCENT_STEPS = 6000  # after which a gradient descent gives up
 
 
 @dataclass(frozen=True)
@@ -122,7 +124,9 @@ def descents(world: World, exact: Exact, gamma: float, seed: int) -> dict[str, l
     psi = action_successor_measure(world, np.eye(world.num_states), gamma)
     tasks = {"actions side by side": stack_actions(psi), "mean over actions": psi.mean(axis=1)}
     rng = np.random.default_rng(seed)
-    return {name: [descend(Y, exact.d, rng) for _ in range(STARTS)] for name, Y in tasks.items()}
+    return {
+        name: [descend(Y, exact.d, rng, max_steps=DESCENT_STEPS) for _ in range(STARTS)] for name, Y in tasks.items()
+    }
 
 
 def by_number_of_sets(
@@ -164,7 +168,8 @@ def by_size(world: World, exact: Exact, gamma: float, draws: int, seed: int) -> 
         energies = claim_eigenvalues(exact.singular_values, k)
         share.append(float(energies[0] / energies.sum()))
         runs = [
-            descend(psi @ _root_of_all_subsets(n, k), exact.d, rng, max_steps=10_000, tolerance=1e-6) for _ in range(3)
+            descend(psi @ _root_of_all_subsets(n, k), exact.d, rng, max_steps=DESCENT_STEPS, tolerance=1e-6)
+            for _ in range(3)
         ]
         steps.append([run.steps[-1] if run.converged else np.nan for run in runs])
     weights = [constant_weight(n, k) for k in sizes]
@@ -181,7 +186,7 @@ def learned(
 ) -> dict[str, Learned]:
     """Temporal-difference learning with each kind of set, `RUNS` times with other sets, data and start values."""
     n = world.num_states
-    config = LearnedConfig(exact.d, gamma)
+    config = LearnedConfig(exact.d, gamma, steps=STEPS)
     curves = {}
     for i, (name, draw) in enumerate(families(world, proportion).items()):
         to_exact: list[list[float]] = []

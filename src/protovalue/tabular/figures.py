@@ -120,7 +120,11 @@ def claim_figure(by_size: BySize) -> Figure:
     for j in range(starts):
         label = f"{starts} random starts" if j == 0 else None
         right.plot(by_size.sizes, by_size.descent_steps[:, j], "o", color="#D55E00", markersize=4, label=label)
-    right.set(xscale="log", yscale="log", xlabel="size of the sets $k$ [states]", ylabel="gradient steps")
+    right.set(xscale="log", xlabel="size of the sets $k$ [states]", ylabel="gradient steps")
+    if np.isfinite(by_size.descent_steps).any():
+        right.set_yscale("log")
+    else:
+        right.text(0.5, 0.5, "not reached", transform=right.transAxes, ha="center", color="#59636e")
     right.set_title("Descent to $10^{-6}$ rad, all $k$-subsets")
     right.legend(frameon=False)
     for axes in panels:

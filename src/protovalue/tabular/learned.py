@@ -66,8 +66,8 @@ def learn(
     config: LearnedConfig,
     seed: int,
     watch: Callable[[int, Floats], None] | None = None,
-) -> Floats:
-    """Learn features Phi (n, d) such that psi_j(x, a) = phi(x)^T w_{j,a} predicts the successor measure of m sets.
+) -> tuple[Floats, Floats]:
+    """Learn features Phi and heads W such that psi_j(x, a) = phi(x)^T w_{j,a} predicts the successor measure of m sets.
 
     Algorithm 1 of the paper with a table in place of the network: minibatches from a fixed set of transitions,
     indicator rewards, the squared TD error against a target copy that follows by an exponential moving average, Adam.
@@ -79,6 +79,9 @@ def learn(
         config: Settings.
         seed: Of the start values and the minibatches.
         watch: Called with the step and Phi before the first step and at steps that grow by a fifth.
+
+    Returns:
+        Phi (n, d) and W (d, m, A).
     """
     n, m = indicators.shape
     generator = torch.Generator().manual_seed(seed)
@@ -113,4 +116,5 @@ def learn(
         with torch.no_grad():
             for target, parameter in zip(targets, parameters, strict=True):
                 target.lerp_(parameter, 1 - config.target_ema)
-    return np.asarray(phi.detach().numpy(), dtype=np.float64)
+    W = heads.detach().view(d, m, num_actions)
+    return np.asarray(phi.detach().numpy(), dtype=np.float64), np.asarray(W.numpy(), dtype=np.float64)

@@ -3,7 +3,7 @@
 from itertools import pairwise
 
 import numpy as np
-from scipy.linalg import subspace_angles, svd
+from scipy.linalg import svd
 
 from protovalue.tabular.gridworlds import Floats
 
@@ -36,13 +36,20 @@ def left_singular_vectors(
 def principal_angles(A: Floats, B: Floats, state_weights: Floats | None = None) -> Floats:
     """Angles [radians] between the column spaces of A (n, p) and B (n, q), largest first, min(p, q) of them.
 
-    Small angles come from sines and large ones from cosines, so both are exact to machine precision; an arc
-    cosine alone cannot see an angle below 1e-8. Columns must be linearly independent.
+    Cosines are the singular values of Q_A^T Q_B, sines those of (I - Q_A Q_A^T) Q_B, for orthonormal bases Q. An arc
+    cosine cannot see an angle below 1e-8, so small angles are taken from their sines and large ones from their
+    cosines: all are then exact to machine precision. Columns must be linearly independent.
     """
+    if A.shape[1] < B.shape[1]:
+        A, B = B, A
     if state_weights is not None:
         root = np.sqrt(state_weights)[:, None]
         A, B = root * A, root * B
-    return np.asarray(subspace_angles(A, B), dtype=np.float64)
+    A, B = orthonormal(A), orthonormal(B)
+    overlap = A.T @ B
+    cosines = np.clip(np.linalg.svd(overlap, compute_uv=False), 0, 1)[::-1]  # both from the largest angle down
+    sines = np.clip(np.linalg.svd(B - A @ overlap, compute_uv=False), 0, 1)
+    return np.asarray(np.where(cosines**2 > 0.5, np.arcsin(sines), np.arccos(cosines)), dtype=np.float64)
 
 
 def grassmann_distance(A: Floats, B: Floats, state_weights: Floats | None = None) -> float:

@@ -1,0 +1,29 @@
+"""Numbers that say whether features are alive: effective rank, dead units, norms."""
+
+import torch
+from torch import Tensor
+
+
+def effective_rank(features: Tensor) -> float:
+    """Return exp(H(q)), q_i = sigma_i / sum of sigma, over the singular values sigma of features (n, k).
+
+    It is between 1 (all rows are multiples of one vector: collapse) and min(n, k); 0 for features that are all zero.
+    """
+    x = features.to(torch.float64)
+    gram = x @ x.T if x.shape[0] <= x.shape[1] else x.T @ x  # the smaller one: its eigenvalues are sigma^2
+    sigma = torch.linalg.eigvalsh(gram).clamp_min(0).sqrt()
+    if sigma.sum() == 0:
+        return 0.0
+    q = sigma / sigma.sum()
+    return float(torch.exp(-torch.xlogy(q, q).sum()))
+
+
+def feature_statistics(features: Tensor) -> dict[str, float]:
+    """Return effective rank, share of units that are zero on all rows, mean norm and root mean square of (n, k)."""
+    x = features.to(torch.float32)
+    return {
+        "effective_rank": effective_rank(x),
+        "dead_units": float((x == 0).all(dim=0).to(torch.float32).mean()),
+        "feature_norm": float(x.norm(dim=1).mean()),
+        "feature_rms": float(x.square().mean().sqrt()),
+    }

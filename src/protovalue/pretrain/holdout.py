@@ -1,0 +1,75 @@
+"""Are the predictions right? Monte Carlo estimates of the successor measure on held-out rollouts of a random policy."""
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from protovalue.data.dataset import Dataset
+from protovalue.data.format import End
+from protovalue.errors import UserError
+
+Floats = NDArray[np.float64]
+
+
+def discounted_sums(rewards: Floats, gamma: float) -> Floats:
+    """Return sum over k >= 0 of gamma^k r_{t+k} for every step t of one episode: (T, m) to (T, m)."""
+    sums = np.zeros_like(rewards)
+    following = np.zeros(rewards.shape[1])
+    for t in range(len(rewards) - 1, -1, -1):
+        sums[t] = following = rewards[t] + gamma * following
+    return sums
+
+
+def compare_with_rollouts(
+    data: Dataset,
+    rewards: Callable[[Tensor], Tensor],
+    predict: Callable[[Tensor, Tensor], Tensor],
+    gamma: float,
+    device: str,
+    most: int = 20_000,
+) -> tuple[Floats, Floats, Floats]:
+    """Compare predictions psi_j(x, a) with the discounted rewards that followed in the data.
+
+    Only episodes that terminated count: elsewhere the sum is not known to its end. Each sum is one random sample of
+    what the prediction should be the mean of, so that even exact predictions correlate by less than 1.
+
+    Args:
+        data: rollouts of a random policy, not those that were learned from.
+        rewards: r_j of observations (N, *shape), (N, m).
+        predict: psi_j(x, a) of observations and actions, (N, m).
+        gamma: discount factor.
+        device: where the two functions expect their input.
+        most: transitions at the most; whole episodes are taken from the beginning.
+
+    Returns:
+        Per task (m,): correlation, mean of the predictions, mean of the sums.
+    """
+    predictions, sums, count = [], [], 0
+    for index in np.flatnonzero(data.ends == End.TERMINATED):
+        episode = data.episode(int(index))
+        obs = torch.from_numpy(episode.observations(data.stack)[:-1]).to(device)
+        actions = torch.from_numpy(episode.actions.astype(np.int64)).to(device)
+        fired, values = [], []
+        for part, chosen in zip(torch.split(obs, 512), torch.split(actions, 512), strict=True):
+            fired.append(rewards(part).cpu().numpy())
+            values.append(predict(part, chosen).to(torch.float32).cpu().numpy())
+        sums.append(discounted_sums(np.concatenate(fired).astype(np.float64), gamma))
+        predictions.append(np.concatenate(values).astype(np.float64))
+        count += len(obs)
+        if count >= most:
+            break
+    if not sums:
+        raise UserError(f"{data.folders[0].path}: --holdout needs episodes that terminated, found none")
+    y, z = np.concatenate(predictions), np.concatenate(sums)
+    return _correlation(y, z), y.mean(axis=0), z.mean(axis=0)
+
+
+def _correlation(x: Floats, y: Floats) -> Floats:
+    """Return the Pearson correlation of each column; NaN where one of the two is constant."""
+    x, y = x - x.mean(axis=0), y - y.mean(axis=0)
+    spread = np.sqrt((x**2).sum(axis=0) * (y**2).sum(axis=0))
+    correlation: Floats = np.divide((x * y).sum(axis=0), spread, out=np.full(x.shape[1], np.nan), where=spread > 0)
+    return correlation

@@ -1,0 +1,167 @@
+"""Proto-value networks: the encoder predicts the successor measure of random sets of states (Algorithm 1)."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from protovalue.config import PretrainConfig, require
+from protovalue.data.dataset import Dataset, open_dataset
+from protovalue.indicators.precompute import IndicatorRewards, IndicatorSpec, indicator_rewards, save_indicator
+from protovalue.losses import td_loss
+from protovalue.nets.heads import TaskHeads
+from protovalue.pretrain.base import Method, Sample, seeded
+from protovalue.pretrain.holdout import compare_with_rollouts
+from protovalue.pretrain.target import TargetNetwork
+
+
+@dataclass(frozen=True, kw_only=True)
+class PvnConfig(PretrainConfig):
+    """Train a proto-value network: its encoder predicts how often random sets of states will be visited.
+
+    Example: pvn pretrain --data data/breakout --out runs/breakout --tasks 100 --width 2
+
+    The same command resumes an interrupted run. Other methods: --method random.
+    """
+
+    tasks: int | None = None
+    """Number of auxiliary tasks m; 0 leaves the encoder as initialised."""
+    indicator: str = "rni"
+    """What defines the sets: rni (random networks), hash, or a Python file of yours."""
+    proportion: float | None = None
+    """Share p of states that each set holds."""
+    threshold: Literal["exact", "sgd"] = "exact"
+    """How the sets get their share: exact quantiles, or the paper's quantile regression."""
+    burn_in: int = 62_500
+    """Steps of quantile regression [--threshold sgd]."""
+    normalize: Literal["yes", "no"] | None = None
+    """Normalise the random networks' input per channel over the data set [--indicator rni]."""
+    tasks_per_module: int = 10
+    """Tasks that share one random network [--indicator rni]."""
+    backup: Literal["mean", "max"] = "mean"
+    """Over next actions: the mean learns the random policy's values, the maximum the optimal one's."""
+    gamma: float = 0.99
+    """Discount factor."""
+    target_ema: float | None = None
+    """Share of the target network that is kept in each step."""
+    target_every: int = 0
+    """Copy the target network every so many steps instead; 0 uses the moving average."""
+    indicator_seed: int | None = None
+    """Seed of the sets; None takes --seed."""
+    holdout: tuple[Path, ...] = ()
+    """Data set of a random policy to compare the predictions with Monte Carlo estimates at the end."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.tasks is None or self.tasks >= 0, "--tasks", self.tasks, "0 or more")
+        good = self.proportion is None or 0 < self.proportion < 1
+        require(good, "--proportion", self.proportion, "more than 0 and less than 1")
+        require(0 <= self.gamma < 1, "--gamma", self.gamma, "at least 0 and less than 1")
+        good = self.target_ema is None or 0 <= self.target_ema < 1
+        require(good, "--target-ema", self.target_ema, "at least 0 and less than 1")
+        require(self.target_every >= 0, "--target-every", self.target_every, "0 or more")
+        require(self.burn_in >= 1, "--burn-in", self.burn_in, "at least 1")
+        require(self.tasks_per_module >= 1, "--tasks-per-module", self.tasks_per_module, "at least 1")
+
+
+class ProtoValueNetwork(Method):
+    """psi_j(x, a) = phi(x)^T w_{j,a} for m indicator rewards r_j, trained by temporal differences."""
+
+    Config: ClassVar[type[PretrainConfig]] = PvnConfig
+    presets: ClassVar[dict[tuple[str, str], dict[str, Any]]] = {
+        ("paper", "*"): {"tasks": 100, "proportion": 0.01, "target_ema": 0.99, "normalize": "no"},
+        ("small", "*"): {"tasks": 100, "proportion": 0.01, "target_ema": 0.99, "normalize": "yes"},
+        ("small", "minatar"): {"tasks": 50, "proportion": 0.05, "target_ema": 0.95, "normalize": "yes"},
+    }
+    config: PvnConfig
+
+    def __init__(
+        self, config: PvnConfig, data: Dataset | None, observation_shape: tuple[int, ...], device: str
+    ) -> None:
+        super().__init__(config, data, observation_shape, device)
+        if not config.tasks:
+            return
+        data = self.data
+        assert config.proportion is not None
+        assert config.target_ema is not None
+        spec = IndicatorSpec(
+            config.indicator,
+            config.tasks,
+            config.proportion,
+            config.seed if config.indicator_seed is None else config.indicator_seed,
+            config.threshold,
+            config.burn_in,
+            config.normalize == "yes" and config.indicator == "rni",
+            config.tasks_per_module,
+        )
+        self.tasks: IndicatorRewards = indicator_rewards(data, spec, config.cache, device)
+        self.heads = TaskHeads(self.encoder.num_features, config.tasks, data.num_actions, seeded(config.seed, 1))
+        self.target = TargetNetwork(
+            {"encoder": self.encoder, "heads": self.heads}, config.target_ema, config.target_every
+        )
+
+    def steps(self) -> int:
+        """Return the number of gradient steps; none without tasks."""
+        return super().steps() if self.config.tasks else 0
+
+    def sample(self, step: int) -> Sample:
+        """Return transitions and the rewards r_j(x) of all tasks."""
+        batch = self.sampler.batch(step)
+        return {
+            "frames": torch.from_numpy(batch.frames),
+            "action": torch.from_numpy(batch.action),
+            "terminal": torch.from_numpy(batch.terminal),
+            "reward": torch.from_numpy(self.tasks.rewards(batch.index)),
+        }
+
+    def loss(self, sample: Sample) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the squared TD error of all tasks."""
+        obs, next_obs = sample["frames"][:, :-1], sample["frames"][:, 1:]
+        prediction = self.heads.taken(self.encoder(obs), sample["action"])  # (B, m)
+        with torch.no_grad():
+            next_features = self.target["encoder"](next_obs)
+            heads = self.target["heads"]
+            mean = self.config.backup == "mean"
+            next_value = heads.mean(next_features) if mean else heads.all_actions(next_features).amax(dim=2)
+        loss, error = td_loss(prediction, next_value, sample["reward"], sample["terminal"], self.config.gamma)
+        logged = {
+            "td_error_std": error.detach().std(),
+            "prediction_mean": prediction.detach().mean(),
+            "indicator_proportion": sample["reward"].to(torch.float32).mean(),
+        }
+        return loss, logged
+
+    def save_artifacts(self, folder: Path) -> None:
+        """Keep the indicators with the run, so that any frame's rewards can be computed again."""
+        if self.config.tasks:
+            save_indicator(self.tasks.indicator, folder / "indicator")
+
+    @torch.inference_mode()
+    def finish(self) -> dict[str, Any]:
+        """Return the achieved proportions, and how well the predictions agree with held-out rollouts."""
+        if not self.config.tasks:
+            return {}
+        proportions = self.tasks.proportions
+        summary = {"proportion_min": float(proportions.min()), "proportion_max": float(proportions.max())}
+        if self.config.holdout:
+            device = str(next(self.parameters()).device)
+            correlation, predicted, seen = compare_with_rollouts(
+                open_dataset(*self.config.holdout),
+                self.tasks.indicator.to(device).rewards,
+                lambda obs, action: self.heads.taken(self.encoder(obs), action),
+                self.config.gamma,
+                device,
+            )
+            summary["holdout_correlation_mean"] = float(np.nanmean(correlation))
+            summary["holdout_correlation_min"] = float(np.nanmin(correlation))
+            summary["holdout_prediction_mean"] = float(predicted.mean())
+            summary["holdout_rollout_mean"] = float(seen.mean())
+            return {**summary, "holdout_correlation_per_task": correlation.tolist()}
+        return summary
+
+    def after_step(self) -> None:
+        """Let the target follow."""
+        self.target.follow()

@@ -1,0 +1,28 @@
+"""Random initialisation: the encoder as it was drawn. What the other methods must beat."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from protovalue.config import PretrainConfig
+from protovalue.pretrain.base import Method
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomConfig(PretrainConfig):
+    """Write an encoder as it is initialised, without training it.
+
+    Example: pvn pretrain --method random --env minatar/breakout --out runs/random
+    """
+
+    method: str = "random"
+
+
+class RandomInitialization(Method):
+    """No gradient steps."""
+
+    Config: ClassVar[type[PretrainConfig]] = RandomConfig
+    needs_data = False
+
+    def steps(self) -> int:
+        """Return 0."""
+        return 0

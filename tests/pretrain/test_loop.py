@@ -1,0 +1,288 @@
+"""The pretraining loop: exact resumption, the encoder folder, mistakes, and that every option changes something."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from protovalue.cli import main
+from protovalue.config import CollectConfig
+from protovalue.data.collect import collect
+from protovalue.data.dataset import open_dataset
+from protovalue.data.sampler import Sampler
+from protovalue.encoder import load_encoder
+from protovalue.errors import UserError
+from protovalue.indicators.precompute import load_indicator
+from protovalue.pretrain import loop
+from protovalue.pretrain.loop import pretrain
+from protovalue.pretrain.methods import METHODS, method_class
+from protovalue.pretrain.pvn import ProtoValueNetwork, PvnConfig
+from protovalue.pretrain.random_init import RandomConfig
+from protovalue.runs import read_metrics, read_run
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    path = tmp_path_factory.mktemp("d") / "set"
+    collect(CollectConfig("minatar/breakout", path, steps=900), quiet=True)
+    return path
+
+
+@pytest.fixture
+def config(data, tmp_path):
+    return PvnConfig(
+        out=tmp_path / "run", data=(data,), tasks=7, steps=23, batch_size=16, checkpoint_every=5, log_every=3, threads=1
+    )
+
+
+def weights(run: Path) -> bytes:
+    return (run / "encoder" / "model.safetensors").read_bytes()
+
+
+def numbers(run: Path):
+    return [{k: v for k, v in line.items() if k not in ("time", "samples_per_second")} for line in read_metrics(run)]
+
+
+class Killed(BaseException):
+    """Stands for kill -9 between two steps: nothing is written after it."""
+
+
+@pytest.mark.parametrize("kills", [[1], [4, 5], [6], [14, 22], [23]])
+def test_a_killed_run_ends_bit_for_bit_like_one_that_was_not(config, tmp_path, monkeypatch, kills):
+    whole = replace(config, out=tmp_path / "whole")
+    pretrain(whole, quiet=True)
+    real = ProtoValueNetwork.after_step
+    steps_done = 0
+
+    def counted(self):
+        nonlocal steps_done
+        real(self)
+        steps_done = int(self.target.steps)
+        if kills and steps_done == kills[0]:
+            kills.pop(0)
+            raise Killed
+
+    monkeypatch.setattr(ProtoValueNetwork, "after_step", counted)
+    while kills:
+        with pytest.raises(Killed):
+            pretrain(config, quiet=True)
+    pretrain(config, quiet=True)
+    assert weights(config.out) == weights(whole.out)
+    assert numbers(config.out) == numbers(whole.out)
+    last = "checkpoints/step-000000000023/tensors.safetensors"
+    assert (config.out / last).read_bytes() == (whole.out / last).read_bytes()
+
+
+def test_killed_with_9_on_the_command_line_and_repeated(data, tmp_path):
+    flags = f"--data {data} --tasks 5 --steps 400 --batch-size 8 --checkpoint-every 20 --threads 1 --cache {tmp_path}/c"
+    command = [sys.executable, "-m", "protovalue.cli", "pretrain", *flags.split()]
+    subprocess.run([*command, "--out", str(tmp_path / "whole")], check=True, capture_output=True)
+    process = subprocess.Popen([*command, "--out", str(tmp_path / "cut")], stderr=subprocess.DEVNULL)
+    while not list((tmp_path / "cut").glob("checkpoints/step-*")):
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not (tmp_path / "cut" / "done.json").exists()
+    subprocess.run([*command, "--out", str(tmp_path / "cut")], check=True, capture_output=True)
+    assert weights(tmp_path / "cut") == weights(tmp_path / "whole")
+
+
+def test_ctrl_c_saves_and_the_same_command_continues(config, tmp_path, monkeypatch):
+    pretrain(replace(config, out=tmp_path / "whole"), quiet=True)
+    real = ProtoValueNetwork.after_step
+
+    def interrupted(self):
+        real(self)
+        if int(self.target.steps) == 7:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(ProtoValueNetwork, "after_step", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        pretrain(config, quiet=True)
+    assert (config.out / "checkpoints" / "step-000000000007").is_dir()
+    monkeypatch.undo()
+    pretrain(replace(config, cache=tmp_path / "cache" / "indicators"), quiet=True)
+    assert weights(config.out) == weights(tmp_path / "whole")
+
+
+def test_more_steps_continue_a_finished_run(config, tmp_path):
+    pretrain(replace(config, out=tmp_path / "whole", steps=30), quiet=True)
+    pretrain(config, quiet=True)
+    pretrain(replace(config, steps=30), quiet=True)
+    assert weights(config.out) == weights(tmp_path / "whole")
+
+
+def test_repeating_a_finished_run_changes_nothing(config):
+    pretrain(config, quiet=True)
+    before = weights(config.out)
+    pretrain(config, quiet=True)
+    assert weights(config.out) == before
+    assert read_run(config.out)["done"]["steps"] == 23
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"seed": 1},
+        {"indicator_seed": 9},
+        {"tasks": 8},
+        {"indicator": "hash"},
+        {"backup": "max"},
+        {"threshold": "sgd", "burn_in": 300},
+        {"gamma": 0.5},
+        {"proportion": 0.2},
+        {"normalize": "no"},
+        {"tasks_per_module": 3},
+        {"target_ema": 0.5},
+        {"target_every": 4},
+        {"learning_rate": 3e-3},
+        {"adam_epsilon": 1e-8},
+        {"batch_size": 12},
+        {"width": 2},
+        {"precision": "bfloat16"},
+        {"preset": "paper", "width": 1, "learning_rate": 1e-3, "steps": 23},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_every_option_changes_the_result_and_refuses_to_resume_with_another(config, tmp_path, change):
+    pretrain(config, quiet=True)
+    pretrain(replace(config, out=tmp_path / "other", **change), quiet=True)
+    assert weights(config.out) != weights(tmp_path / "other")
+    with pytest.raises(UserError, match=f"another config: .*{next(iter(change))} "):
+        pretrain(replace(config, **change), quiet=True)
+
+
+@pytest.mark.parametrize("change", [{"memory": 1}, {"log_every": 50}, {"checkpoint_every": 4}], ids=str)
+def test_what_must_not_change_the_result_does_not(config, tmp_path, change):
+    pretrain(config, quiet=True)
+    pretrain(replace(config, out=tmp_path / "other", **change), quiet=True)
+    assert weights(config.out) == weights(tmp_path / "other")
+
+
+def test_no_tasks_is_the_random_initialisation(config, tmp_path):
+    pretrain(replace(config, tasks=0), quiet=True)
+    pretrain(RandomConfig(out=tmp_path / "a", data=config.data), quiet=True)
+    pretrain(RandomConfig(out=tmp_path / "b", env="minatar/breakout"), quiet=True)
+    assert weights(config.out) == weights(tmp_path / "a") == weights(tmp_path / "b")
+    pretrain(RandomConfig(out=tmp_path / "c", env="minatar/breakout", seed=1), quiet=True)
+    assert weights(tmp_path / "c") != weights(tmp_path / "b")
+
+
+def test_logged_numbers(config):
+    pretrain(config, quiet=True)
+    lines = read_metrics(config.out)
+    assert [line["step"] for line in lines] == [3, 6, 9, 12, 15, 18, 21, 23]
+    expected = {
+        "loss", "td_error_std", "prediction_mean", "gradient_norm", "feature_norm", "feature_rms", "dead_units",
+        "effective_rank", "indicator_proportion", "samples_per_second",
+    }  # fmt: skip
+    assert expected <= set(lines[0])
+    assert all(np.isfinite(value) for line in lines for value in line.values())
+    assert 1 <= lines[-1]["effective_rank"] <= 128
+    assert lines[0]["gradient_norm"] > 0
+
+
+def test_the_encoder_folder_stands_alone(config, data):
+    pretrain(config, quiet=True)
+    encoder = load_encoder(config.out)
+    assert (encoder.num_features, encoder.observation_shape) == (128, (1, 10, 10, 4))
+    obs = Sampler(open_dataset(data), 8, 0).batch(0).obs
+    features = encoder.features(obs)
+    assert features.shape == (8, 128)
+    assert torch.equal(features, encoder(torch.from_numpy(obs.copy())))
+    assert not any(parameter.requires_grad for parameter in encoder.parameters())
+    assert torch.equal(load_encoder(config.out / "encoder").features(obs), features)
+    card = (config.out / "encoder" / "README.md").read_text()
+    assert "900 transitions" in card
+    assert "pvn pretrain" in card
+    assert "--tasks 7" in card
+    about = json.loads((config.out / "encoder" / "config.json").read_text())
+    assert (about["encoder"], about["width"], about["num_features"]) == ("minatar", 1, 128)
+
+
+def test_the_indicators_are_saved_with_the_run(config, data):
+    pretrain(config, quiet=True)
+    opened = open_dataset(data)
+    found = load_indicator(config.out / "indicator")
+    obs = torch.from_numpy(Sampler(opened, 1, 0).transitions(np.arange(900)).obs.copy())
+    proportions = found.rewards(obs).float().mean(0)
+    assert found.num_tasks == 7
+    assert float(proportions.min()) == pytest.approx(read_run(config.out)["done"]["proportion_min"])
+
+
+def test_a_non_finite_loss_stops_with_step_and_checkpoint(config, monkeypatch):
+    real = ProtoValueNetwork.loss
+
+    def explodes(self, sample):
+        loss, logged = real(self, sample)
+        return (loss * torch.inf if int(self.target.steps) == 12 else loss), logged
+
+    monkeypatch.setattr(ProtoValueNetwork, "loss", explodes)
+    with pytest.raises(UserError, match="the loss of step 13 is not finite; the checkpoint of step 10 is good"):
+        pretrain(config, quiet=True)
+
+
+def test_damaged_or_missing_encoders(config, tmp_path, monkeypatch):
+    with pytest.raises(UserError, match="no encoder here: config.json is missing"):
+        load_encoder(tmp_path / "nowhere")
+    monkeypatch.setattr(loop, "save_encoder", lambda *_: (_ for _ in ()).throw(Killed()))
+    with pytest.raises(Killed):
+        pretrain(config, quiet=True)
+    with pytest.raises(UserError, match="no encoder here: the run is not finished"):
+        load_encoder(config.out)
+    monkeypatch.undo()
+    pretrain(replace(config, cache=tmp_path / "cache" / "indicators"), quiet=True)
+    path = config.out / "encoder" / "model.safetensors"
+    raw = bytearray(path.read_bytes())
+    raw[-1] ^= 1
+    path.write_bytes(raw)
+    with pytest.raises(UserError, match="model.safetensors: damaged"):
+        load_encoder(config.out)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ("--out R", "--data: missing; method pvn learns from a data set"),
+        ("--out R --method random", "--env or --data: missing"),
+        ("--out R --method pnv", "unknown method 'pnv': did you mean 'pvn'?"),
+        ("--out R --data nowhere", "nowhere: not a data set"),
+        ("--out R --method random --tasks 3", "--tasks"),
+        ("--out R --data D --proportion 0", "--proportion: found 0.0, expected more than 0 and less than 1"),
+        ("--out R --data D --proportion 1.5", "--proportion"),
+        ("--out R --data D --gamma 1", "--gamma: found 1.0, expected at least 0 and less than 1"),
+        ("--out R --data D --encoder nature --env minatar/breakout", "--env: found together with --data"),
+        ("--out R --data D --indicator hsah", "unknown indicator 'hsah': did you mean 'hash'?"),
+        ("--out R --data D --device cuda", "--device: found cuda, expected cpu"),
+    ],
+)
+def test_mistakes(flags, message, data, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["pretrain", *flags.replace("--data D", f"--data {data}").split()]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+
+
+def test_a_method_of_another_data_set_is_refused(config, tmp_path):
+    pretrain(config, quiet=True)
+    collect(CollectConfig("minatar/breakout", tmp_path / "d2", steps=300, seed=5), quiet=True)
+    with pytest.raises(UserError, match="another config: data_checksum"):
+        pretrain(replace(config, data=(tmp_path / "d2",)), quiet=True)
+
+
+def test_every_method_has_a_help_text_with_an_example(capsys):
+    for name in METHODS:
+        assert issubclass(method_class(name).Config, loop.PretrainConfig)
+        with pytest.raises(SystemExit):
+            main(["pretrain", "--method", name, "--help"])
+        assert "Example: pvn pretrain" in capsys.readouterr().out

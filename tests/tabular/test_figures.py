@@ -1,0 +1,52 @@
+"""Pictures: every value in its cell, walls apart, zero in the middle of the palette."""
+
+import matplotlib
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+from protovalue.tabular import figures, gridworlds
+
+
+def drawn(world, values, limit=2.0):
+    axes = Figure().subplots()
+    figures.draw_function(axes, world, np.asarray(values, dtype=float), limit)
+    return axes
+
+
+def test_grid_values_are_where_their_states_are():
+    world = gridworlds.grid_world(gridworlds.parse_map("..\n.#\n", "corner"), "corner")
+    walls, picture = drawn(world, [1.0, -2.0, 0.5]).images
+    np.testing.assert_array_equal(picture.get_array().filled(np.nan), [[1.0, -2.0], [0.5, np.nan]])
+    np.testing.assert_array_equal(walls.get_array().filled(np.nan), [[np.nan, np.nan], [np.nan, 1.0]])
+
+
+def test_zero_is_white_and_the_palette_is_symmetric():
+    world = gridworlds.chain(3)
+    picture = drawn(world, [-2.0, 0.0, 2.0]).images[1]
+    blue, white, red = picture.cmap(picture.norm(np.array([-2.0, 0.0, 2.0])))[:, :3]
+    assert white.min() > 0.95
+    assert blue[2] > 2 * blue[0]
+    assert red[0] > 2 * red[2]
+
+
+def test_points_are_drawn_with_their_values():
+    (edges, points) = drawn(gridworlds.ring(6), np.arange(6.0)).collections
+    np.testing.assert_array_equal(points.get_array(), np.arange(6.0))
+    assert len(edges.get_segments()) == 6
+    assert (points.norm.vmin, points.norm.vmax) == (-2.0, 2.0)
+
+
+def test_a_hairball_of_edges_is_left_out():
+    assert len(drawn(gridworlds.random_mdp(40, np.random.default_rng(0)), np.zeros(40)).collections) == 1
+
+
+@pytest.mark.parametrize("text", ["..........\n", ".\n" * 10, "...\n...\n"])
+def test_any_shape_of_world_can_be_saved(tmp_path, text):
+    world = gridworlds.grid_world(gridworlds.parse_map(text, "shape"), "shape")
+    figure, panels = figures._grid_panels(world, 1, 4)
+    for axes in panels:
+        figures.draw_function(axes, world, np.zeros(world.num_states), 1.0)
+    figures.save(figure, tmp_path / "picture.png")
+    height, width = matplotlib.image.imread(tmp_path / "picture.png").shape[:2]
+    assert 0.1 < height / width < 4
