@@ -42,3 +42,9 @@ def test_tabular_stands_beside_the_deep_code():
 def test_every_file_says_what_lives_in_it():
     for path in ROOT.rglob("*.py"):
         assert ast.get_docstring(ast.parse(path.read_text())), path
+
+
+def test_no_public_name_hides_a_module():
+    """`import protovalue.data` would replace a public name `data` by the module."""
+    modules = {path.stem for path in ROOT.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
+    assert modules.isdisjoint(protovalue.__all__)

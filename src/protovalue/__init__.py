@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from protovalue.encoder import load_encoder as load_encoder
     from protovalue.envs.registry import make as make
     from protovalue.errors import UserError as UserError
-    from protovalue.pretrain.loop import pretrain as pretrain
     from protovalue.runs import Run as Run
 
 _HOME = {
@@ -30,7 +29,6 @@ _HOME = {
     "load_encoder": "protovalue.encoder",
     "make": "protovalue.envs.registry",
     "open_dataset": "protovalue.data.dataset",
-    "pretrain": "protovalue.pretrain.loop",
 }
 
 __all__ = ["__version__", *_HOME]

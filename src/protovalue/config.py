@@ -104,7 +104,7 @@ class PretrainConfig:
     env: str | None = None
     """Environment, in place of a data set (method random only)."""
     method: str = "pvn"
-    """What the encoder learns from: see `pvn pretrain --help` for the names."""
+    """What the encoder learns from: pvn, random, or a Python file of yours (docs/adding-a-method.md)."""
     preset: Literal["paper", "small"] = "small"
     """Where unset values come from: the paper's, or values for a small machine (docs/results.md)."""
     encoder: Literal["impala", "nature", "minatar"] | None = None
@@ -203,7 +203,7 @@ class TabularConfig:
 
     def __post_init__(self) -> None:
         require(self.size is None or self.size >= 3, "--size", self.size, "at least 3")
-        require(0 <= self.gamma < 1, "--gamma", self.gamma, "0 or more and less than 1")
+        require(0 < self.gamma < 1, "--gamma", self.gamma, "more than 0 and less than 1")
         require(self.dimensions >= 1, "--dimensions", self.dimensions, "at least 1")
         require(0 < self.proportion < 1, "--proportion", self.proportion, "a share between 0 and 1")
         require(self.seed >= 0, "--seed", self.seed, "0 or more")

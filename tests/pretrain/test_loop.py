@@ -23,9 +23,9 @@ from protovalue.errors import UserError
 from protovalue.indicators.precompute import load_indicator
 from protovalue.pretrain import loop
 from protovalue.pretrain.loop import pretrain
-from protovalue.pretrain.methods import METHODS, method_class
+from protovalue.pretrain.methods import method_class, method_names
 from protovalue.pretrain.pvn import ProtoValueNetwork, PvnConfig
-from protovalue.pretrain.random_init import RandomConfig
+from protovalue.pretrain.random import RandomConfig
 from protovalue.runs import read_metrics, read_run
 
 
@@ -255,6 +255,8 @@ def test_damaged_or_missing_encoders(config, tmp_path, monkeypatch):
         ("--out R", "--data: missing; method pvn learns from a data set"),
         ("--out R --method random", "--env or --data: missing"),
         ("--out R --method pnv", "unknown method 'pnv': did you mean 'pvn'?"),
+        ("--out R --method loop", "unknown method 'loop'"),
+        ("--out R --method mine.py", "--method: found mine.py, expected a Python file"),
         ("--out R --data nowhere", "nowhere: not a data set"),
         ("--out R --method random --tasks 3", "--tasks"),
         ("--out R --data D --proportion 0", "--proportion: found 0.0, expected more than 0 and less than 1"),
@@ -281,7 +283,8 @@ def test_a_method_of_another_data_set_is_refused(config, tmp_path):
 
 
 def test_every_method_has_a_help_text_with_an_example(capsys):
-    for name in METHODS:
+    assert {"pvn", "random"} <= set(method_names())
+    for name in method_names():
         assert issubclass(method_class(name).Config, loop.PretrainConfig)
         with pytest.raises(SystemExit):
             main(["pretrain", "--method", name, "--help"])

@@ -120,7 +120,7 @@ def test_refused(tmp_path: Path, flags, message):
     "flags",
     [
         {"gamma": 1.0},
-        {"gamma": -0.1},
+        {"gamma": 0.0},
         {"dimensions": 0},
         {"proportion": 0.0},
         {"proportion": 1.0},

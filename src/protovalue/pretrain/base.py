@@ -23,7 +23,7 @@ def seeded(seed: int, purpose: int) -> torch.Generator:
 
 
 class Method(nn.Module):
-    """One way to train an encoder. A subclass is one file in this folder, named in `methods.METHODS`.
+    """One way to train an encoder. A subclass is one file in this folder that ends with `METHOD = TheClass`.
 
     It is a module: its parameters that require a gradient are trained, and all parameters and buffers are in the
     checkpoint. The loop calls `sample` in a background thread, `loss` on what it returned (moved to the device), takes

@@ -1,25 +1,34 @@
-"""The methods by name. To add one, write its file and put its class here: docs/adding-a-method.md."""
+"""The methods by name: `--method NAME` is the file NAME.py in this folder, or a file of the user's."""
 
+import importlib
+import importlib.util
+import pkgutil
+import sys
 from collections.abc import Sequence
-from importlib import import_module
+from pathlib import Path
 
+import protovalue.pretrain
 from protovalue.config import PretrainConfig
-from protovalue.errors import unknown
+from protovalue.errors import UserError, unknown
 from protovalue.pretrain.base import Method
 
-METHODS = {
-    "pvn": "protovalue.pretrain.pvn:ProtoValueNetwork",
-    "random": "protovalue.pretrain.random_init:RandomInitialization",
-}
+
+def method_names() -> list[str]:
+    """Return the names of this package's methods: the files in this folder that define METHOD."""
+    names = [module.name for module in pkgutil.iter_modules(protovalue.pretrain.__path__)]
+    return [name for name in names if hasattr(importlib.import_module(f"protovalue.pretrain.{name}"), "METHOD")]
 
 
 def method_class(name: str) -> type[Method]:
-    """Return the method called `name`; only its own file is imported."""
-    if name not in METHODS:
-        raise unknown("method", name, METHODS)
-    module, cls = METHODS[name].split(":")
-    method: type[Method] = getattr(import_module(module), cls)
-    return method
+    """Return the method called `name`, or the one that the Python file `name` defines; only its file is imported."""
+    if name.endswith(".py"):
+        return _from_file(Path(name))
+    if importlib.util.find_spec("protovalue.pretrain." + name.replace(".", "_")):
+        module = importlib.import_module(f"protovalue.pretrain.{name}")
+        if hasattr(module, "METHOD"):
+            method: type[Method] = module.METHOD
+            return method
+    raise unknown("method", name, method_names())
 
 
 def config_class(args: Sequence[str]) -> type[PretrainConfig]:
@@ -31,3 +40,18 @@ def config_class(args: Sequence[str]) -> type[PretrainConfig]:
         elif arg.startswith("--method="):
             name = arg.partition("=")[2]
     return method_class(name).Config
+
+
+def _from_file(path: Path) -> type[Method]:
+    """Run a Python file that the user named on the command line and take its METHOD."""
+    name = f"protovalue_user_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if not path.is_file() or spec is None or spec.loader is None:
+        raise UserError(f"--method: found {path}, expected a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    found = getattr(module, "METHOD", None)
+    if not (isinstance(found, type) and issubclass(found, Method)):
+        raise UserError(f"--method: {path} defines no METHOD, expected a class that extends Method")
+    return found

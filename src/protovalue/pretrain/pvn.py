@@ -165,3 +165,6 @@ class ProtoValueNetwork(Method):
     def after_step(self) -> None:
         """Let the target follow."""
         self.target.follow()
+
+
+METHOD = ProtoValueNetwork

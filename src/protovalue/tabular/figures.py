@@ -117,8 +117,9 @@ def claim_figure(by_size: BySize) -> Figure:
     middle.set_title(f"Exact minimiser, {by_size.num_sets} sampled sets")
     middle.legend(frameon=False, loc="lower left")
     starts = by_size.descent_steps.shape[1]
+    missing = "; gaps: not reached" if np.isnan(by_size.descent_steps).any() else ""
     for j in range(starts):
-        label = f"{starts} random starts" if j == 0 else None
+        label = f"{starts} random starts{missing}" if j == 0 else None
         right.plot(by_size.sizes, by_size.descent_steps[:, j], "o", color="#D55E00", markersize=4, label=label)
     right.set(xscale="log", xlabel="size of the sets $k$ [states]", ylabel="gradient steps")
     if np.isfinite(by_size.descent_steps).any():
@@ -148,7 +149,9 @@ def theorem_figure(runs: dict[str, list[Descent]], counts: list[int], angles: di
         _band(right, counts, values, *STYLES[name], name)
     draws = next(iter(angles.values())).shape[1]
     right.set(xscale="log", xlabel="sampled sets $m$", ylabel="RMS principal angle [degrees]", ylim=(0, 90))
-    right.set_xticks(counts, [str(m) for m in counts], rotation=45)
+    # A power of two just below n would print its number over that of n.
+    shown = [str(m) if m <= 0.8 * counts[-1] or m == counts[-1] else "" for m in counts]
+    right.set_xticks(counts, shown, rotation=45)
     right.xaxis.set_minor_formatter(NullFormatter())
     right.set_title(f"Exact minimiser for $m$ sets ({draws} draws)")
     right.legend(frameon=False)

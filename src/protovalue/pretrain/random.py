@@ -26,3 +26,6 @@ class RandomInitialization(Method):
     def steps(self) -> int:
         """Return 0."""
         return 0
+
+
+METHOD = RandomInitialization
