@@ -47,6 +47,20 @@ def gather_rates(folder: Path, batches: int) -> tuple[float, float]:
     return cold, statistics.median(rates)
 
 
+def memory_growth(folder: Path, batches: int) -> float:
+    """MiB by which the process has grown after opening the data set and drawing batches from all over it."""
+
+    def resident() -> float:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+    before = resident()
+    sampler = Sampler(open_dataset(folder), BATCH, seed=1)
+    for step in range(batches):
+        sampler.batch(step)
+    return resident() - before
+
+
 def learner_slowdown(folder: Path, steps: int) -> float:
     """How much longer a learner's steps take when the prefetcher feeds it than when it always gets one batch.
 
@@ -108,6 +122,7 @@ def main(quick: bool) -> None:
             on_disk = sum(path.stat().st_size for path in (folder / game).iterdir())
             result[f"bytes per frame, {game}"] = on_disk / data.num_frames
         result["frames, Pong"] = open_dataset(folder / "Pong").num_frames
+        result["MiB grown by opening and sampling it"] = memory_growth(folder / "Pong", 20 if quick else 100)
         cold, warm = gather_rates(folder / "Pong", 20 if quick else 100)
         result["transitions/s, one thread, cold open"] = cold
         result["transitions/s, one thread, warm"] = warm

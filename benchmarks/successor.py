@@ -1,6 +1,6 @@
 """Are a proto-value network's predictions the successor measure? Against many rollouts from the same states.
 
-Collects random-policy experience, pretrains with the small preset, then copies MinAtar games in random states and lets a
+Collects random-policy experience, pretrains with the small preset, copies MinAtar games in random states and lets a
 random policy play on from each copy. With one rollout per state even exact predictions correlate weakly, because a
 rollout is one noisy sample; with the mean over many, exact predictions would correlate by nearly 1.
 """

@@ -164,7 +164,7 @@ class BenchConfig:
 
 @dataclass(frozen=True)
 class DemoConfig:
-    """Show what there is in a few minutes: collect a data set and look at it.
+    """Show what there is in a few minutes: the tabular theory, collecting, pretraining.
 
     Example: pvn demo --out demo
     """

@@ -56,8 +56,12 @@ def save_encoder(
     folder.mkdir(parents=True, exist_ok=True)
     beside = folder / f".{MODEL}.tmp"
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in encoder.state_dict().items()}
-    save_file(tensors, beside, metadata={"format": "pt"})
-    _, crc = size_and_crc(beside, durable=True)
+    try:
+        save_file(tensors, beside, metadata={"format": "pt"})
+        _, crc = size_and_crc(beside, durable=True)
+    except (OSError, SafetensorError) as error:
+        beside.unlink(missing_ok=True)
+        raise UserError(f"{folder / MODEL}: cannot write the encoder: {' '.join(str(error).split())}") from error
     beside.replace(folder / MODEL)
     fields = {
         "format": FORMAT,

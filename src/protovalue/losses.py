@@ -1,7 +1,9 @@
-"""The temporal-difference loss of the successor measure, shared by the tabular and the deep learner."""
+"""Temporal-difference losses: of the successor measure (tabular and deep), and of the agents' action values."""
 
 from typing import Literal
 
+import torch
+import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 Backup = Literal["mean", "max"]
@@ -67,3 +69,59 @@ def successor_measure_loss(
     index = action.view(-1, 1, 1).expand(-1, psi.shape[1], 1)
     taken = psi.gather(-1, index).squeeze(-1)  # (B, m)
     return td_loss(taken, next_value, reward, terminal, gamma)[0]
+
+
+def q_target(reward: Tensor, discount: Tensor, target_next: Tensor, online_next: Tensor | None = None) -> Tensor:
+    """Return r + discount * max over a' of Q^-(x', a'), without gradient.
+
+    With `online_next`, double Q-learning (van Hasselt et al., 2016): r + discount * Q^-(x', argmax of Q(x', .)).
+
+    Args:
+        reward: Sum of the (clipped) rewards of n steps, discounted (...).
+        discount: gamma^n, and 0 where the episode terminated on the way (...).
+        target_next: The target network's Q^-(x', a') (..., A).
+        online_next: The trained network's Q(x', a') (..., A), for double Q-learning.
+    """
+    if online_next is None:
+        value = target_next.amax(dim=-1)
+    else:
+        value = target_next.gather(-1, online_next.argmax(dim=-1, keepdim=True)).squeeze(-1)
+    return (reward + discount * value).detach()
+
+
+def q_loss(prediction: Tensor, target: Tensor, huber: bool = False) -> Tensor:
+    """Return the loss of each prediction (...): e^2 of the error e = target - prediction.
+
+    With `huber`: e^2 / 2 where |e| <= 1 and |e| - 1/2 elsewhere.
+    """
+    error = target - prediction
+    if not huber:
+        return error.square()
+    size = error.abs()
+    inside = size.clamp(max=1.0)
+    return 0.5 * inside.square() + (size - inside)
+
+
+def categorical_target(reward: Tensor, discount: Tensor, next_probability: Tensor, support: Tensor) -> Tensor:
+    """Project the distribution of r + discount * Z onto the support (Bellemare et al., 2017, equation 7), no gradient.
+
+    Each atom z_j moves to t_j = clip(r + discount z_j, z_1, z_N), and its probability is shared between the two atoms
+    next to t_j in proportion to their nearness:
+
+        p_i = sum_j clip(1 - |t_j - z_i| / dz, 0, 1) q_j
+
+    Args:
+        reward: (...).
+        discount: (...), 0 where the episode terminated.
+        next_probability: q, the distribution of the best next action (..., N).
+        support: z, evenly spaced (N,).
+    """
+    spacing = support[1] - support[0]
+    moved = (reward.unsqueeze(-1) + discount.unsqueeze(-1) * support).clamp(support[0], support[-1])  # (..., N_j)
+    nearness = (1 - (moved.unsqueeze(-2) - support.unsqueeze(-1)).abs() / spacing).clamp(0, 1)  # (..., N_i, N_j)
+    return torch.matmul(nearness, next_probability.unsqueeze(-1)).squeeze(-1).detach()
+
+
+def categorical_loss(logits: Tensor, target: Tensor) -> Tensor:
+    """Return the cross-entropy -sum_i p_i log softmax(logits)_i of each prediction (..., N) to (...)."""
+    return -(target * F.log_softmax(logits, dim=-1)).sum(dim=-1)

@@ -6,6 +6,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from protovalue.tabular import figures, gridworlds
+from protovalue.tabular.experiments import BySize
 
 
 def drawn(world, values, limit=2.0):
@@ -50,3 +51,12 @@ def test_any_shape_of_world_can_be_saved(tmp_path, text):
     figures.save(figure, tmp_path / "picture.png")
     height, width = matplotlib.image.imread(tmp_path / "picture.png").shape[:2]
     assert 0.1 < height / width < 4
+
+
+@pytest.mark.parametrize(("steps", "said"), [(np.nan, "not reached"), (40.0, None)])
+def test_descents_that_never_arrive_are_said_so(steps, said):
+    sizes = BySize([1, 2], [1.0, 2.0], [0.1, 0.2], 4, np.ones((2, 5)), np.full((2, 3), steps))
+    figure = figures.claim_figure(sizes)
+    right = figure.axes[2]
+    assert [text.get_text() for text in right.texts] == ([said] if said else [])
+    figure.canvas.draw()  # an empty logarithmic axis would fail here

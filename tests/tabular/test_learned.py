@@ -73,3 +73,15 @@ def test_same_seed_same_features():
     runs = [learn(data, np.eye(5, dtype=bool), 2, LearnedConfig(2, 0.9, steps=20), seed)[0] for seed in (0, 0, 1)]
     np.testing.assert_array_equal(runs[0], runs[1])
     assert (runs[0] != runs[2]).any()
+
+
+def test_a_target_that_keeps_all_of_itself_never_learns():
+    # The same chain as above. A frozen random target is not the value function, and nothing can bootstrap from it.
+    data = walk(gridworlds.chain(2), 2000, np.random.default_rng(0), walkers=4)
+    sets = np.array([[True], [True]])
+    errors = {}
+    for keep in (0.8, 1.0):
+        phi, heads = learn(data, sets, 2, LearnedConfig(2, 0.5, steps=600, target_ema=keep), seed=0)
+        errors[keep] = np.abs(np.einsum("xd,dja->xja", phi, heads) - 2).max()
+    assert errors[0.8] < 1e-3
+    assert errors[1.0] > 0.1

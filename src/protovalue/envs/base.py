@@ -51,6 +51,14 @@ class Env(VectorEnv[Array, Array, Array]):
     def step(self, actions: Array) -> StepResult:
         """Step every environment; see the package's docstring for what is returned at the end of an episode."""
 
+    def save_state(self) -> Any | None:
+        """Return all of the environments' state as JSON values, or None where that is not possible."""
+        return None
+
+    def load_state(self, state: Any) -> Array:
+        """Go back to a saved state and return its observations."""
+        raise NotImplementedError(f"{self.env_id} cannot go back to a saved state")
+
     @property
     def frame_shape(self) -> tuple[int, ...]:
         """Shape of one frame."""
@@ -86,6 +94,14 @@ class Game(Protocol):
 
     def close(self) -> None:
         """Release what the game holds."""
+        ...
+
+    def save_state(self) -> Any | None:
+        """Return the game's state as JSON values, with its generator; None where that is not possible."""
+        ...
+
+    def load_state(self, state: Any) -> None:
+        """Go back to a saved state."""
         ...
 
 
@@ -135,6 +151,21 @@ class PythonEnv(Env):
                 info["final_obs"][i], info["_final_obs"][i] = self._stacks[i], True
                 self._begin(i, None)
         return self._stacks.copy(), rewards, terminated, truncated, info
+
+    def save_state(self) -> Any | None:
+        """Return all of the games' state as JSON values, or None where a game cannot do that."""
+        games = [game.save_state() for game in self._games]
+        if any(game is None for game in games):
+            return None
+        return {"games": games, "steps": self._steps.tolist(), "stacks": self._stacks.tolist()}
+
+    def load_state(self, state: Any) -> Array:
+        """Go back to a saved state and return its observations."""
+        for game, saved in zip(self._games, state["games"], strict=True):
+            game.load_state(saved)
+        self._steps[:] = state["steps"]
+        self._stacks[:] = state["stacks"]
+        return self._stacks.copy()
 
     def close_extras(self, **kwargs: Any) -> None:
         """Close every game."""

@@ -30,6 +30,12 @@ class _GymGame:
     def close(self) -> None:
         self._env.close()
 
+    def save_state(self) -> Any | None:
+        return None  # Gymnasium has no way to ask for it
+
+    def load_state(self, state: Any) -> None:
+        raise NotImplementedError("a Gymnasium environment cannot go back to a saved state")
+
 
 def make_gym(env_id: str, name: str, num_envs: int, options: dict[str, Any]) -> PythonEnv:
     """Make `num_envs` of the environment registered as `name` ("module:ID" imports the module that registers it)."""

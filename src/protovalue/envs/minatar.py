@@ -37,6 +37,44 @@ class _MinAtarGame:
     def close(self) -> None:
         pass
 
+    def save_state(self) -> Any | None:
+        game = {name: _plain(value) for name, value in vars(self._env.env).items() if name not in _CONSTANT}
+        kind, keys, position, has_gauss, gauss = self._env.random.get_state()
+        random = [kind, keys.tolist(), position, has_gauss, gauss]
+        return {"game": game, "last_action": int(self._env.last_action), "random": random}
+
+    def load_state(self, state: Any) -> None:
+        for name, value in state["game"].items():
+            setattr(self._env.env, name, _restored(value))
+        self._env.last_action = state["last_action"]
+        self._env.random = self._env.env.random = np.random.RandomState()  # one generator for both, as `seed` does
+        kind, keys, *rest = state["random"]
+        self._env.random.set_state((kind, np.array(keys, np.uint32), *rest))
+
+
+_CONSTANT = ("channels", "action_map", "random")  # attributes of a game that are not its state
+_ARRAY = "array"
+
+
+def _plain(value: Any) -> Any:
+    """Turn a value of a game's attribute into JSON values: numbers, None, lists of them, arrays with their type."""
+    if isinstance(value, np.ndarray):
+        return {_ARRAY: value.tolist(), "dtype": value.dtype.name}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, np.generic):
+        return value.item()
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise TypeError(f"a MinAtar game holds {value!r}, which cannot be saved")
+
+
+def _restored(value: Any) -> Any:
+    """Turn what `_plain` returned back."""
+    if isinstance(value, dict):
+        return np.array(value[_ARRAY], value["dtype"])
+    return value
+
 
 def make_minatar(env_id: str, game: str, num_envs: int, options: dict[str, Any]) -> PythonEnv:
     """Make `num_envs` of one game; `options` has every key of DEFAULTS."""
