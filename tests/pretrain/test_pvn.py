@@ -38,7 +38,7 @@ def test_no_gradient_flows_into_the_target():
 def test_target_network_by_hand():
     source = torch.nn.Linear(1, 1, bias=False)
     source.weight.data.fill_(1.0)
-    average, copied = TargetNetwork({"net": source}, ema=0.75), TargetNetwork({"net": source}, ema=0.0, every=2)
+    average, copied = TargetNetwork({"net": source}, ema=0.75), TargetNetwork({"net": source}, ema=None, every=2)
     source.weight.data.fill_(5.0)
     average.follow()
     copied.follow()

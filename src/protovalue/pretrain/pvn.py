@@ -1,6 +1,6 @@
 """Proto-value networks: the encoder predicts the successor measure of random sets of states (Algorithm 1)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -28,29 +28,29 @@ class PvnConfig(PretrainConfig):
     """
 
     tasks: int | None = None
-    """Number of auxiliary tasks m; 0 leaves the encoder as initialised."""
+    """Number of auxiliary tasks m; 0 leaves the encoder as initialised [100; small MinAtar 50]."""
     indicator: str = "rni"
     """What defines the sets: rni (random networks), hash, or a Python file of yours."""
     proportion: float | None = None
-    """Share p of states that each set holds."""
+    """Share p of states that each set holds [0.01; small MinAtar 0.05]."""
     threshold: Literal["exact", "sgd"] = "exact"
     """How the sets get their share: exact quantiles, or the paper's quantile regression."""
-    burn_in: int = 62_500
-    """Steps of quantile regression [--threshold sgd]."""
+    burn_in: int | None = None
+    """Steps of quantile regression; only with --threshold sgd [62,500]."""
     normalize: Literal["yes", "no"] | None = None
-    """Normalise the random networks' input per channel over the data set [--indicator rni]."""
-    tasks_per_module: int = 10
-    """Tasks that share one random network [--indicator rni]."""
+    """Normalise the random networks' input per channel over the data set; only with rni [paper no, small yes]."""
+    tasks_per_module: int | None = None
+    """Tasks that share one random network; only with rni [10]."""
     backup: Literal["mean", "max"] = "mean"
     """Over next actions: the mean learns the random policy's values, the maximum the optimal one's."""
     gamma: float = 0.99
     """Discount factor."""
     target_ema: float | None = None
-    """Share of the target network that is kept in each step."""
-    target_every: int = 0
-    """Copy the target network every so many steps instead; 0 uses the moving average."""
+    """Share of the target network that is kept in each step [0.99; small MinAtar 0.95]."""
+    target_every: int | None = None
+    """Copy the target network every so many steps, in place of the moving average."""
     indicator_seed: int | None = None
-    """Seed of the sets; None takes --seed."""
+    """Seed of the sets [--seed]."""
     holdout: tuple[Path, ...] = ()
     """Data set of a random policy to compare the predictions with Monte Carlo estimates at the end."""
 
@@ -62,9 +62,16 @@ class PvnConfig(PretrainConfig):
         require(0 <= self.gamma < 1, "--gamma", self.gamma, "at least 0 and less than 1")
         good = self.target_ema is None or 0 <= self.target_ema < 1
         require(good, "--target-ema", self.target_ema, "at least 0 and less than 1")
-        require(self.target_every >= 0, "--target-every", self.target_every, "0 or more")
-        require(self.burn_in >= 1, "--burn-in", self.burn_in, "at least 1")
-        require(self.tasks_per_module >= 1, "--tasks-per-module", self.tasks_per_module, "at least 1")
+        for name in ("target_every", "burn_in", "tasks_per_module"):
+            value = getattr(self, name)
+            require(value is None or value >= 1, f"--{name.replace('_', '-')}", value, "at least 1")
+        sgd, rni = self.threshold == "sgd", self.indicator == "rni"
+        require(sgd or self.burn_in is None, "--burn-in", self.burn_in, "it only with --threshold sgd")
+        require(rni or self.normalize in (None, "no"), "--normalize", self.normalize, "it only with --indicator rni")
+        good = rni or self.tasks_per_module is None
+        require(good, "--tasks-per-module", self.tasks_per_module, "it only with --indicator rni")
+        good = self.target_every is None or self.target_ema is None
+        require(good, "--target-every", self.target_every, "either it or --target-ema")
 
 
 class ProtoValueNetwork(Method):
@@ -78,6 +85,24 @@ class ProtoValueNetwork(Method):
     }
     config: PvnConfig
 
+    @classmethod
+    def resolve(cls, config: PretrainConfig, env_id: str) -> PretrainConfig:
+        """Fill the fields left at None from the preset, but for those that do not apply."""
+        assert isinstance(config, PvnConfig)
+        every = config.target_every
+        rni, sgd = config.indicator == "rni", config.threshold == "sgd"
+        filled = super().resolve(
+            replace(config, target_every=None, normalize=config.normalize if rni else "no"), env_id
+        )
+        assert isinstance(filled, PvnConfig)
+        return replace(
+            filled,
+            target_every=every,
+            target_ema=None if every else filled.target_ema,
+            burn_in=(config.burn_in or 62_500) if sgd else None,
+            tasks_per_module=(config.tasks_per_module or 10) if rni else None,
+        )
+
     def __init__(
         self, config: PvnConfig, data: Dataset | None, observation_shape: tuple[int, ...], device: str
     ) -> None:
@@ -86,22 +111,20 @@ class ProtoValueNetwork(Method):
             return
         data = self.data
         assert config.proportion is not None
-        assert config.target_ema is not None
         spec = IndicatorSpec(
             config.indicator,
             config.tasks,
             config.proportion,
             config.seed if config.indicator_seed is None else config.indicator_seed,
             config.threshold,
-            config.burn_in,
-            config.normalize == "yes" and config.indicator == "rni",
-            config.tasks_per_module,
+            config.burn_in or 62_500,
+            config.normalize == "yes",
+            config.tasks_per_module or 10,
         )
         self.tasks: IndicatorRewards = indicator_rewards(data, spec, config.cache, device)
         self.heads = TaskHeads(self.encoder.num_features, config.tasks, data.num_actions, seeded(config.seed, 1))
-        self.target = TargetNetwork(
-            {"encoder": self.encoder, "heads": self.heads}, config.target_ema, config.target_every
-        )
+        followed = {"encoder": self.encoder, "heads": self.heads}
+        self.target = TargetNetwork(followed, config.target_ema, config.target_every)
 
     def steps(self) -> int:
         """Return the number of gradient steps; none without tasks."""

@@ -12,13 +12,15 @@ class TargetNetwork(nn.Module):
     """Copies of some modules. `follow` is called after every optimiser step.
 
     Moving average: theta^- <- ema theta^- + (1 - ema) theta, of the parameters after the step.
-    With `every` > 0: theta^- <- theta every so many steps.
+    With `every` in its place: theta^- <- theta every so many steps.
     """
 
     steps: Tensor
 
-    def __init__(self, sources: Mapping[str, nn.Module], ema: float, every: int = 0) -> None:
+    def __init__(self, sources: Mapping[str, nn.Module], ema: float | None, every: int | None = None) -> None:
         super().__init__()
+        if (ema is None) == (every is None):
+            raise ValueError("a target network follows either by a moving average or by copying")
         self._ema, self._every = ema, every
         self.copies = nn.ModuleDict({name: copy.deepcopy(module) for name, module in sources.items()})
         self.copies.requires_grad_(False)
@@ -34,7 +36,7 @@ class TargetNetwork(nn.Module):
         self.steps += 1
         own: list[Tensor] = list(self.copies.parameters())
         theirs: list[Tensor] = [parameter.detach() for parameter in self._followed]
-        if self._every == 0:
+        if self._ema is not None:
             torch._foreach_lerp_(own, theirs, 1.0 - self._ema)
-        elif int(self.steps) % self._every == 0:
+        elif self._every is not None and int(self.steps) % self._every == 0:
             torch._foreach_copy_(own, theirs)
