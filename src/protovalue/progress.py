@@ -21,6 +21,7 @@ class ProgressBar:
         self._label, self._total, self._unit, self._quiet = label, total, unit, quiet
         self._first = self._done = done
         self._start = self._last_line = time.monotonic()
+        self._shown = -1  # what the last line said
         self._bar: Progress | None = None
         if not quiet and sys.stderr.isatty():
             self._bar = Progress(
@@ -44,7 +45,7 @@ class ProgressBar:
     ) -> None:
         if self._bar:
             self._bar.stop()
-        elif not self._quiet:
+        elif not self._quiet and self._shown != self._done:
             self._line("")
 
     @property
@@ -55,18 +56,23 @@ class ProgressBar:
     def advance(self, n: int, note: str = "") -> None:
         """Count `n` more units of work."""
         self._done += n
-        text = f"{self.rate:,.0f} {self._unit}/s {note}".rstrip()
+        text = f"{_number(self.rate)} {self._unit}/s {note}".rstrip()
         if self._bar:
             self._bar.update(self._task, completed=self._done, text=text)
         elif not self._quiet and time.monotonic() - self._last_line >= LOG_EVERY:
             self._line(note)
 
     def _line(self, note: str) -> None:
-        self._last_line = time.monotonic()
+        self._last_line, self._shown = time.monotonic(), self._done
         left = (self._total - self._done) / self.rate if self.rate > 0 else float("inf")
         eta = f", {_clock(left)} left" if self._done < self._total else f" in {_clock(self._last_line - self._start)}"
         share = f"{self._done:,}/{self._total:,} {self._unit}"
-        print(f"{self._label}: {share}, {self.rate:,.0f}/s{eta} {note}".rstrip(), file=sys.stderr, flush=True)
+        print(f"{self._label}: {share}, {_number(self.rate)}/s{eta} {note}".rstrip(), file=sys.stderr, flush=True)
+
+
+def _number(rate: float) -> str:
+    """A rate with enough digits to mean something: 1,234 or 0.42."""
+    return f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}"
 
 
 def _clock(seconds: float) -> str:
