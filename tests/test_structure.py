@@ -7,7 +7,7 @@ import protovalue
 
 ORDER = [
     "errors", "files", "interrupt", "progress", "config", "envs", "data", "losses", "runs", "nets", "indicators",
-    "encoder", "pretrain", "online", "evaluate", "tabular", "report", "study", "demo", "bench", "cli",
+    "encoder", "feature_env", "pretrain", "online", "evaluate", "tabular", "report", "study", "demo", "bench", "cli",
 ]  # fmt: skip
 ROOT = Path(protovalue.__file__).parent
 

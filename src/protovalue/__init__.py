@@ -17,18 +17,26 @@ if TYPE_CHECKING:
     from protovalue.encoder import load_encoder as load_encoder
     from protovalue.envs.registry import make as make
     from protovalue.errors import UserError as UserError
+    from protovalue.evaluate.episodes import evaluate_run as evaluate_run
+    from protovalue.feature_env import FeatureEnv as FeatureEnv
+    from protovalue.online.dqn import train_dqn as train_dqn
+    from protovalue.online.linear_dqn import train_online as train_online
     from protovalue.runs import Run as Run
 
 _HOME = {
     "Dataset": "protovalue.data.dataset",
+    "FeatureEnv": "protovalue.feature_env",
     "FrozenEncoder": "protovalue.encoder",
     "Run": "protovalue.runs",
     "Sampler": "protovalue.data.sampler",
     "UserError": "protovalue.errors",
     "collect": "protovalue.data.collect",
+    "evaluate_run": "protovalue.evaluate.episodes",
     "load_encoder": "protovalue.encoder",
     "make": "protovalue.envs.registry",
     "open_dataset": "protovalue.data.dataset",
+    "train_dqn": "protovalue.online.dqn",
+    "train_online": "protovalue.online.linear_dqn",
 }
 
 __all__ = ["__version__", *_HOME]

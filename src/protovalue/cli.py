@@ -31,7 +31,7 @@ class Command:
 COMMANDS = {
     "collect": Command(
         "protovalue.config:CollectConfig",
-        "protovalue.data.collect:collect_command",
+        "protovalue.online.record:collect_command",
         "Collect experience from an environment into a data set.",
     ),
     "data info": Command(
@@ -42,6 +42,21 @@ COMMANDS = {
     "data verify": Command(
         "protovalue.config:DataVerifyConfig", "protovalue.data.info:verify", "Check every byte of a data set."
     ),
+    "import rlu": Command(
+        "protovalue.config:ImportRluConfig",
+        "protovalue.data.import_rlu:import_rlu_command",
+        "Import RL Unplugged's Atari episodes into a data set.",
+    ),
+    "import dqn-replay": Command(
+        "protovalue.config:ImportDqnReplayConfig",
+        "protovalue.data.import_dqn_replay:import_dqn_replay_command",
+        "Import the DQN replay data into a data set.",
+    ),
+    "import minari": Command(
+        "protovalue.config:ImportMinariConfig",
+        "protovalue.data.import_minari:import_minari_command",
+        "Import a Minari data set that is on this machine.",
+    ),
     "tabular": Command(
         "protovalue.config:TabularConfig",
         "protovalue.tabular.command:tabular",
@@ -51,6 +66,19 @@ COMMANDS = {
         "protovalue.pretrain.methods:config_class",
         "protovalue.pretrain.loop:pretrain_command",
         "Train an encoder on a data set with one of the methods.",
+    ),
+    "online": Command(
+        "protovalue.config:OnlineConfig",
+        "protovalue.online.linear_dqn:online_command",
+        "Train linear agents on a frozen encoder, many seeds at once.",
+    ),
+    "dqn": Command(
+        "protovalue.config:DqnConfig", "protovalue.online.dqn:dqn_command", "Train DQN end to end, the yardstick."
+    ),
+    "evaluate": Command(
+        "protovalue.config:EvaluateConfig",
+        "protovalue.evaluate.episodes:evaluate_command",
+        "Play complete episodes with trained agents.",
     ),
     "bench": Command(
         "protovalue.config:BenchConfig", "protovalue.bench:bench", "Run one of the benchmarks and print its table."
@@ -149,7 +177,7 @@ def _parse(config: type[T], prog: str, args: list[str]) -> T:
     """Parse `args` into a config with tyro; its boxed error becomes one line."""
     import tyro
 
-    style = (tyro.conf.FlagCreatePairsOff, tyro.conf.PositionalMetavarFromFieldName)
+    style = (tyro.conf.FlagCreatePairsOff, tyro.conf.PositionalMetavarFromFieldName, tyro.conf.DisallowNone)
     errors = io.StringIO()
     try:
         with contextlib.redirect_stderr(errors):

@@ -55,17 +55,18 @@ class CollectConfig:
     """Folder of the data set."""
     steps: int = 100_000
     """Transitions to collect [agent steps]."""
-    policy: Literal["random"] = "random"
-    """Who acts: uniformly random actions."""
-    num_envs: int = 16
-    """Environments stepped together."""
+    policy: Literal["random", "dqn"] = "random"
+    """Who acts: uniformly random actions, or a DQN while it is trained (preset small; OUT-agent is its run)."""
+    num_envs: int | None = None
+    """Environments stepped together (random: 16, dqn: always 1)."""
     seed: int = 0
     """Seed of the environments and of the policy."""
     options: Annotated[EnvOptions, OmitArgPrefixes] = field(default_factory=EnvOptions)
 
     def __post_init__(self) -> None:
         require(self.steps >= 1, "--steps", self.steps, "at least 1")
-        require(self.num_envs >= 1, "--num-envs", self.num_envs, "at least 1")
+        require(self.num_envs is None or self.num_envs >= 1, "--num-envs", self.num_envs, "at least 1")
+        require(self.policy == "random" or self.num_envs in (None, 1), "--num-envs", self.num_envs, "1 with dqn")
         require(self.seed >= 0, "--seed", self.seed, "0 or more")
 
 
@@ -94,8 +95,82 @@ class DataVerifyConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ImportConfig:
+    """What all imports share."""
+
+    source: Positional[tuple[str, ...]]
+    """Folder, file, glob or URL (https://, gs://, ...) of the data; several are imported into one data set."""
+    out: Path
+    """Folder of the data set."""
+    skip_damaged: bool = False
+    """Leave out what is damaged and count it, in place of stopping there."""
+    workers: int | None = None
+    """Processes that decode and compress; None is one per processor."""
+
+    def __post_init__(self) -> None:
+        require(len(self.source) > 0, "SOURCE", "none", "a folder, a file, a glob or a URL")
+        require(self.workers is None or self.workers >= 1, "--workers", self.workers, "at least 1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportAtariConfig(ImportConfig):
+    """What the two public Atari collections share."""
+
+    split: Literal["full", "weak", "mixed", "mixed-small", "sgi-weak", "sgi-mixed"] = "full"
+    """Which checkpoints of which runs, by a published name (docs/data.md); sgi- are the self-predictive work's."""
+    checkpoints: str | None = None
+    """Which checkpoints, counted from 0 and separated by commas, in place of a split."""
+    runs: str | None = None
+    """Which runs, as numbered in the paths and separated by commas; None is all that are there."""
+    proportion: float = 1.0
+    """Share of the episodes of every checkpoint, evenly spread over it."""
+    game: str | None = None
+    """Game, such as Asterix; None takes it from the path of the source."""
+    actions: Literal["minimal", "full"] = "minimal"
+    """Action set that the recorded numbers index; the environment gets the same."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(0 < self.proportion <= 1, "--proportion", self.proportion, "more than 0 and at most 1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportRluConfig(ImportAtariConfig):
+    """Import RL Unplugged's Atari episodes: the raw shards, or as prepared by TFDS.
+
+    Example: pvn import rlu gs://rl_unplugged/atari_episodes_ordered/Pong/run_1-* --out data/pong --split mixed
+
+    The same command continues an interrupted import. Rewards are clipped to [-1, 1], as in the files.
+    """
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportDqnReplayConfig(ImportAtariConfig):
+    """Import the DQN replay data: Dopamine's $store$_observation_ckpt.N.gz and the files beside them.
+
+    Example: pvn import dqn-replay gs://atari-replay-datasets/dqn/Pong/1/replay_logs --out data/pong --checkpoints 0,9
+
+    The same command continues an interrupted import. Rewards are clipped to [-1, 1], as in the files.
+    """
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportMinariConfig(ImportConfig):
+    """Import a Minari data set that is on this machine, by its folder or its id.
+
+    Example: pvn import minari minatar/breakout/expert-v0 --out data/breakout
+
+    The same command continues an interrupted import.
+    """
+
+    env: str | None = None
+    """Environment, such as minatar/breakout or gym/ID; None takes it from the data set."""
+    options: Annotated[EnvOptions, OmitArgPrefixes] = field(default_factory=EnvOptions)
+
+
+@dataclass(frozen=True, kw_only=True)
 class PretrainConfig:
-    """What all methods share. A field that is None is set by the preset; config.json has the result."""
+    """What all methods share. A field left at None is set by the preset, to the value in brackets."""
 
     out: Path
     """Folder of the run; the encoder is written to OUT/encoder."""
@@ -104,19 +179,19 @@ class PretrainConfig:
     env: str | None = None
     """Environment, in place of a data set (method random only)."""
     method: str = "pvn"
-    """What the encoder learns from: pvn, random, or a Python file of yours (docs/adding-a-method.md)."""
+    """What to learn: pvn, cumulants, spr, bc, reward, laplacian, random (docs/methods.md) or a Python file of yours."""
     preset: Literal["paper", "small"] = "small"
     """Where unset values come from: the paper's, or values for a small machine (docs/results.md)."""
     encoder: Literal["impala", "nature", "minatar"] | None = None
-    """Architecture of the encoder."""
+    """Architecture of the encoder [impala; MinAtar: minatar]."""
     width: int | None = None
-    """Multiplier of the encoder's channels and features."""
+    """Multiplier of the encoder's channels and features [paper 8, small 1]."""
     steps: int | None = None
-    """Gradient steps."""
+    """Gradient steps [paper 1,562,500; small 10,000, MinAtar 5,000]."""
     batch_size: int | None = None
-    """Transitions in a batch."""
+    """Transitions in a batch [256]."""
     learning_rate: float | None = None
-    """Adam's step size."""
+    """Adam's step size [1e-4; small MinAtar 1e-3]."""
     adam_epsilon: float = 1.5e-4
     """Adam's epsilon; its betas are 0.9 and 0.999."""
     seed: int = 0
@@ -128,7 +203,7 @@ class PretrainConfig:
     compile: bool = False
     """Compile the network with torch.compile."""
     threads: int | None = None
-    """CPU threads of the network; None leaves PyTorch's choice."""
+    """CPU threads of the network [PyTorch's choice; small MinAtar 1]."""
     memory: int = 2048
     """Most memory for decoded frames and prefetched batches [MiB]."""
     cache: Path | None = None
@@ -149,6 +224,189 @@ class PretrainConfig:
         require(self.seed >= 0, "--seed", self.seed, "0 or more")
 
 
+@dataclass(frozen=True, kw_only=True)
+class AgentConfig:
+    """What the online agents share. A field that is None is set by the preset; config.json has the result."""
+
+    env: str
+    """Environment: minatar/GAME, atari/Game or gym/ID."""
+    out: Path
+    """Folder of the run."""
+    seeds: str = "0"
+    """Seeds trained together, such as 0-8 or 0,3,5."""
+    preset: Literal["paper", "small"] = "small"
+    """Where unset values come from: the paper's, or values for a small machine (docs/online.md)."""
+    steps: int | None = None
+    """Agent steps of each seed."""
+    epsilon: float | None = None
+    """Probability of a random action."""
+    epsilon_start: float | None = None
+    """The same before the first update, from where it goes down linearly."""
+    epsilon_steps: int | None = None
+    """Agent steps over which it goes down to --epsilon."""
+    gamma: float = 0.99
+    """Discount factor."""
+    n_step: int | None = None
+    """Steps of reward before the bootstrap."""
+    learning_rate: float | None = None
+    """Adam's step size."""
+    adam_epsilon: float = 1.5e-4
+    """Adam's epsilon; its betas are 0.9 and 0.999."""
+    max_gradient_norm: float | None = None
+    """Norm to which a seed's gradient is scaled down; 0 is off."""
+    batch_size: int = 32
+    """Transitions in a batch."""
+    replay_min: int | None = None
+    """Agent steps before the first update."""
+    replay_size: int | None = None
+    """Most agent steps that each seed remembers."""
+    update_every: int | None = None
+    """Agent steps from one time of learning to the next."""
+    updates: int = 1
+    """Gradient updates each time."""
+    target_every: int | None = None
+    """Updates between copies to the target network."""
+    clip_rewards: bool = True
+    """Learn from rewards clipped to [-1, 1]; returns are always reported raw."""
+    double: bool = False
+    """Double Q-learning: the trained network chooses the next action, the target network values it."""
+    huber: bool = False
+    """Huber loss in place of the squared error (not with c51)."""
+    head: Literal["dqn", "c51"] = "dqn"
+    """Predict values, or their distributions (C51)."""
+    atoms: int = 51
+    """Atoms of a distribution (c51 only)."""
+    value_range: float = 10.0
+    """Values of the outer atoms, plus and minus (c51 only)."""
+    prioritised: bool = False
+    """Prioritised replay: sample by the last error, weigh the losses to make up for it."""
+    hidden: tuple[int, ...] = ()
+    """Units of hidden layers between features and values; none is a linear agent."""
+    replay_dir: Path | None = None
+    """Folder to map the replay to, in place of memory."""
+    keep_replay: bool = False
+    """Keep the replay when the run is done, so that it can go on with more --steps."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where to compute; auto takes CUDA where there is one."""
+    threads: int | None = None
+    """CPU threads of the networks; None leaves PyTorch's choice."""
+    log_every: int | None = None
+    """Agent steps between log lines."""
+    checkpoint_every: int | None = None
+    """Agent steps between checkpoints."""
+    options: Annotated[EnvOptions, OmitArgPrefixes] = field(default_factory=EnvOptions)
+
+    def __post_init__(self) -> None:
+        counts = ("steps", "n_step", "batch_size", "replay_min", "replay_size", "update_every", "updates")
+        for name in (*counts, "target_every", "threads", "log_every", "checkpoint_every"):
+            value = getattr(self, name)
+            require(value is None or value >= 1, f"--{name.replace('_', '-')}", value, "at least 1")
+        for name in ("epsilon", "epsilon_start", "gamma"):
+            value = getattr(self, name)
+            require(value is None or 0 <= value <= 1, f"--{name.replace('_', '-')}", value, "between 0 and 1")
+        for name in ("epsilon_steps", "max_gradient_norm"):
+            value = getattr(self, name)
+            require(value is None or value >= 0, f"--{name.replace('_', '-')}", value, "0 or more")
+        rate = self.learning_rate
+        require(rate is None or rate > 0, "--learning-rate", rate, "more than 0")
+        require(self.atoms >= 2, "--atoms", self.atoms, "at least 2")
+        require(self.value_range > 0, "--value-range", self.value_range, "more than 0")
+        require(not (self.huber and self.head == "c51"), "--huber", "it together with --head c51", "one of them")
+        require(all(units >= 1 for units in self.hidden), "--hidden", self.hidden, "at least 1 unit in each")
+        self.seed_list()
+
+    def seed_list(self) -> tuple[int, ...]:
+        """Return the seeds, each once."""
+        found: list[int] = []
+        for part in self.seeds.split(","):
+            first, dash, last = part.strip().partition("-")
+            good = first.isdigit() and (last.isdigit() if dash else True)
+            require(good, "--seeds", repr(self.seeds), "numbers and ranges such as 0-8 or 0,3,5")
+            end = int(last) if dash else int(first)
+            require(int(first) <= end, "--seeds", repr(part.strip()), "a range that goes up")
+            found += range(int(first), end + 1)
+        twice = next((seed for seed in found if found.count(seed) > 1), None)
+        require(twice is None, "--seeds", f"{twice} twice in {self.seeds!r}", "each seed once")
+        return tuple(found)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnlineConfig(AgentConfig):
+    """Train linear agents on the features of a frozen encoder, many seeds at once.
+
+    Example: pvn online --encoder runs/pvn --env minatar/breakout --seeds 0-8 --out runs/online
+
+    The same command continues an interrupted run. `--encoder random:impala:1` is the random initialisation of an
+    Impala encoder of width 1 (of seed 0; `random:impala:1:5` is that of seed 5).
+    """
+
+    encoder: str
+    """Pretraining run or encoder folder, or random:ARCHITECTURE:WIDTH[:SEED]."""
+    feature_scale: Literal["rms", "none"] | None = None
+    """Divide the features by one number per encoder, their root mean square on data (rms), or use them as they are."""
+    replay_dtype: Literal["float16", "float32"] = "float16"
+    """Precision of the stored features."""
+    finetune: bool = False
+    """Train the encoder too, one copy per seed; the replay then holds frames."""
+    other_game: bool = False
+    """Allow an encoder that was trained on another game."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DqnConfig(AgentConfig):
+    """Train DQN end to end: the network learns from the pixels by itself.
+
+    Example: pvn dqn --env minatar/breakout --seeds 0-2 --out runs/dqn
+
+    The same command continues an interrupted run. --data also writes every transition of the training into a data set.
+    """
+
+    encoder: Literal["impala", "nature", "minatar"] | None = None
+    """Architecture of the network below its last layer."""
+    width: int = 1
+    """Multiplier of its channels and features."""
+    data: Path | None = None
+    """Folder of a data set for every transition of the training, in order (one seed only)."""
+    stages: int = 50
+    """Parts of the training that the data set's checkpoint numbers 0, 1, ... tell apart."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.width >= 1, "--width", self.width, "at least 1")
+        require(self.stages >= 1, "--stages", self.stages, "at least 1")
+        one = self.data is None or len(self.seed_list()) == 1
+        require(one, "--data", f"it with seeds {self.seeds}", "one seed, whose training it records")
+
+
+@dataclass(frozen=True)
+class EvaluateConfig:
+    """Play complete episodes with the agents of a run and write every return and length.
+
+    Example: pvn evaluate runs/online --episodes 100 --video episode.gif
+    """
+
+    run: Positional[Path]
+    """Folder of a run of `pvn online` or `pvn dqn`."""
+    episodes: int = 100
+    """Episodes of each seed."""
+    epsilon: float = 0.001
+    """Probability of a random action."""
+    num_envs: int = 10
+    """Environments of each seed that are stepped together."""
+    seed: int = 0
+    """Seed of the evaluation: other seeds play other episodes."""
+    out: Path | None = None
+    """File for the result; None is evaluation.json in the run folder."""
+    video: Path | None = None
+    """Also write an animated GIF of the first seed's first episode to this file."""
+
+    def __post_init__(self) -> None:
+        require(self.episodes >= 1, "--episodes", self.episodes, "at least 1")
+        require(self.num_envs >= 1, "--num-envs", self.num_envs, "at least 1")
+        require(0 <= self.epsilon <= 1, "--epsilon", self.epsilon, "between 0 and 1")
+        require(self.seed >= 0, "--seed", self.seed, "0 or more")
+
+
 @dataclass(frozen=True)
 class BenchConfig:
     """Run one of the benchmarks in benchmarks/ and print its table and one line of JSON.
@@ -164,7 +422,7 @@ class BenchConfig:
 
 @dataclass(frozen=True)
 class DemoConfig:
-    """Show what there is in a few minutes: the tabular theory, collecting, pretraining.
+    """Show what there is in a few minutes: the tabular theory, collecting, pretraining, playing.
 
     Example: pvn demo --out demo
     """

@@ -70,6 +70,7 @@ def save_encoder(
         "width": width,
         "observation_shape": list(encoder.observation_shape),
         "num_features": encoder.num_features,
+        "readout": encoder.readout,
         "crc32": crc,
         "about": about,
     }
@@ -91,6 +92,7 @@ def load_encoder(path: Path | str, device: str = "cpu") -> FrozenEncoder:
     encoder = make_encoder(
         fields["encoder"], tuple(fields["observation_shape"]), fields["width"], torch.Generator().manual_seed(0)
     )
+    encoder.readout = fields.get("readout", "relu")
     try:
         if size_and_crc(folder / MODEL)[1] != fields["crc32"]:
             raise UserError(f"{folder / MODEL}: damaged: its checksum does not match")

@@ -1,4 +1,4 @@
-"""Temporal-difference losses: of the successor measure (tabular and deep), and of the agents' action values."""
+"""What is minimised: temporal-difference losses (successor measure, action values) and those of the other methods."""
 
 from typing import Literal
 
@@ -102,6 +102,12 @@ def q_loss(prediction: Tensor, target: Tensor, huber: bool = False) -> Tensor:
     return 0.5 * inside.square() + (size - inside)
 
 
+def q_loss_slope(prediction: Tensor, target: Tensor, huber: bool = False) -> Tensor:
+    """Return the derivative of `q_loss` by the prediction: -2 e, or with `huber` -clip(e, -1, 1)."""
+    error = prediction - target
+    return error.clamp(-1.0, 1.0) if huber else error.mul_(2.0)
+
+
 def categorical_target(reward: Tensor, discount: Tensor, next_probability: Tensor, support: Tensor) -> Tensor:
     """Project the distribution of r + discount * Z onto the support (Bellemare et al., 2017, equation 7), no gradient.
 
@@ -125,3 +131,49 @@ def categorical_target(reward: Tensor, discount: Tensor, next_probability: Tenso
 def categorical_loss(logits: Tensor, target: Tensor) -> Tensor:
     """Return the cross-entropy -sum_i p_i log softmax(logits)_i of each prediction (..., N) to (...)."""
     return -(target * F.log_softmax(logits, dim=-1)).sum(dim=-1)
+
+
+def cloning_loss(scores: Tensor, action: Tensor) -> Tensor:
+    """Return the cross-entropy -log softmax(scores)_a of each logged action: (B, A) and (B,), int64, to (B,)."""
+    return F.cross_entropy(scores, action, reduction="none")
+
+
+def graph_drawing_loss(features: Tensor, next_features: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the two terms of the graph-drawing objective (Wu et al., 2019, equations 4 and 6): attraction, repulsion.
+
+        attraction = 1/2 E over u ~ rho, v ~ P(. | u) of sum_k (f_k(u) - f_k(v))^2
+        repulsion = sum_jk (<f_j, f_k>_rho - [j = k])^2
+                  = E over independent u, v ~ rho of (f(u)^T f(v))^2 - |f(u)|^2 - |f(v)|^2 + d
+
+    Attraction + beta * repulsion is least when f spans the eigenvectors of the Laplacian with the d least eigenvalues.
+    The expectation over independent u and v is taken over all pairs of different rows: an unbiased estimate, which
+    the mean over pairs of a row with itself would not be.
+
+    Args:
+        features: f(u) of states drawn independently from rho (B, d), B at least 2.
+        next_features: f(v) of a state that follows each (B, d).
+    """
+    count, d = features.shape
+    attraction = 0.5 * (features - next_features).square().sum(dim=1).mean()
+    gram = features @ features.T  # (B, B)
+    norms = gram.diagonal()  # |f(u)|^2
+    products = (gram.square().sum() - norms.square().sum()) / (count * (count - 1))
+    return attraction, products - 2 * norms.mean() + d
+
+
+def latent_loss(prediction: Tensor, target: Tensor, valid: Tensor) -> Tensor:
+    """Return the squared distance of unit vectors, averaged over the steps that exist (Schwarzer et al., 2021); or 0.
+
+        | y / |y| - z / |z| |^2 = 2 - 2 cos(y, z)
+
+    No gradient flows into the target. A vector shorter than 1e-3 is divided by 1e-3, as in the source.
+
+    Args:
+        prediction: y, what the model predicts of step k (B, K, n).
+        target: z, what the target network sees there (B, K, n).
+        valid: Whether step k exists: False after the episode's end (B, K).
+    """
+    y, z = (F.normalize(x.to(torch.float32), dim=-1, eps=1e-3) for x in (prediction, target.detach()))
+    distance = (y - z).square().sum(dim=-1)  # (B, K)
+    weight = valid.to(distance.dtype)
+    return (distance * weight).sum() / weight.sum().clamp_min(1)

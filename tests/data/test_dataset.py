@@ -228,6 +228,32 @@ def test_half_an_episode_at_the_end_is_ignored_and_cut_off(tmp_path, caplog):
     verify(DataVerifyConfig(tmp_path / "set"))
 
 
+def test_keeping_only_the_first_episodes_survives_a_kill_while_files_shrink(tmp_path, monkeypatch, caplog):
+    episodes = [made_up(4, np.random.default_rng(i)) for i in range(5)]
+    write(tmp_path / "set", episodes)
+    real, calls = os.truncate, []
+
+    class Killed(BaseException):
+        pass
+
+    def dies(path, size):
+        if len(calls) == 2:
+            raise Killed
+        calls.append(path)
+        real(path, size)
+
+    monkeypatch.setattr(os, "truncate", dies)
+    with pytest.raises(Killed):
+        DatasetWriter(tmp_path / "set", manifest(), {}, keep=2)
+    monkeypatch.undo()
+    assert open_dataset(tmp_path / "set").num_episodes == 2
+    with DatasetWriter(tmp_path / "set", manifest(), {}, keep=2) as writer:
+        record(writer, episodes[4])
+    data = open_dataset(tmp_path / "set")
+    assert [np.array_equal(data.episode(i).frames, episodes[k].frames) for i, k in enumerate((0, 1, 4))] == [True] * 3
+    verify(DataVerifyConfig(tmp_path / "set"))
+
+
 def test_two_writers_are_refused(tmp_path):
     with DatasetWriter(tmp_path / "set", manifest(), {}):
         with pytest.raises(UserError, match=f"in use by another process \\(pid {os.getpid()}\\)"):

@@ -119,7 +119,7 @@ def test_damage_is_found_and_says_what_to_do(data, tmp_path):
 
 def test_no_room_is_said_before_the_work(data, tmp_path, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda path: os.terminal_size((0, 0)) and type("U", (), {"free": 1000}))
-    with pytest.raises(UserError, match="no room for the scratch file"):
+    with pytest.raises(UserError, match="no room for scores.bin"):
         indicator_rewards(data, RNI, tmp_path, quiet=True)
 
 

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from protovalue.cli import main
-from protovalue.config import CollectConfig
+from protovalue.config import CollectConfig, PretrainConfig
 from protovalue.data.collect import collect
 from protovalue.data.dataset import open_dataset
 from protovalue.data.sampler import Sampler
@@ -55,26 +55,41 @@ class Killed(BaseException):
     """Stands for kill -9 between two steps: nothing is written after it."""
 
 
-@pytest.mark.parametrize("kills", [[1], [4, 5], [6], [14, 22], [23]])
-def test_a_killed_run_ends_bit_for_bit_like_one_that_was_not(config, tmp_path, monkeypatch, kills):
+LEARNING = [name for name in method_names() if name != "random"]
+KILLS = [("pvn", [1]), ("pvn", [4, 5]), ("pvn", [23]), *((name, [6, 14, 22]) for name in LEARNING)]
+
+
+@pytest.mark.parametrize(("name", "kills"), KILLS, ids=str)
+def test_a_killed_run_ends_bit_for_bit_like_one_that_was_not(config, tmp_path, monkeypatch, name, kills):
+    """Killed after the given steps, each time resumed from the checkpoint before, every 5 steps."""
+    cls = method_class(name)
+    config = cls.Config(**{field.name: getattr(config, field.name) for field in fields(PretrainConfig)})
+    config, kills, step = replace(config, method=name), list(kills), 0
     whole = replace(config, out=tmp_path / "whole")
     pretrain(whole, quiet=True)
-    real = ProtoValueNetwork.after_step
-    steps_done = 0
+    real, restore = cls.after_step, loop._restore
+
+    def restored(*args):
+        nonlocal step
+        step = restore(*args)
+        return step
 
     def counted(self):
-        nonlocal steps_done
+        nonlocal step
         real(self)
-        steps_done = int(self.target.steps)
-        if kills and steps_done == kills[0]:
+        step += 1
+        if kills and step == kills[0]:
             kills.pop(0)
             raise Killed
 
-    monkeypatch.setattr(ProtoValueNetwork, "after_step", counted)
+    monkeypatch.setattr(loop, "_restore", restored)
+    monkeypatch.setattr(cls, "after_step", counted)
     while kills:
         with pytest.raises(Killed):
             pretrain(config, quiet=True)
+        step = 0  # unless a checkpoint says otherwise
     pretrain(config, quiet=True)
+    assert step == 23
     assert weights(config.out) == weights(whole.out)
     assert numbers(config.out) == numbers(whole.out)
     last = "checkpoints/step-000000000023/tensors.safetensors"
@@ -287,7 +302,7 @@ def test_a_method_of_another_data_set_is_refused(config, tmp_path):
 
 
 def test_every_method_has_a_help_text_with_an_example(capsys):
-    assert {"pvn", "random"} <= set(method_names())
+    assert set(method_names()) == {"bc", "cumulants", "laplacian", "pvn", "random", "reward", "spr"}
     for name in method_names():
         assert issubclass(method_class(name).Config, loop.PretrainConfig)
         with pytest.raises(SystemExit):

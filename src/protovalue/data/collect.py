@@ -57,13 +57,16 @@ def collect(config: CollectConfig, quiet: bool = False) -> Dataset:
     Every continuation starts new episodes with new seeds, derived from (seed, number of continuations).
     Episodes under way at the end are kept and marked as cut.
     """
-    env = make(config.env, config.num_envs, **config.options.given())
+    if config.policy != "random":
+        raise ValueError(f"collect runs the random policy only, found {config.policy}")
+    num_envs = config.num_envs or 16
+    env = make(config.env, num_envs, **config.options.given())
     done, parts = _already(config)
     if done >= config.steps:
         return open_dataset(config.out)
     env_seed, policy_seed = np.random.SeedSequence(config.seed, spawn_key=(parts,)).spawn(2)
     policy = RandomPolicy(env.num_actions, np.random.default_rng(policy_seed))
-    seeds = env_seed.generate_state(config.num_envs) >> 1  # 31 bits: what every environment takes as a seed
+    seeds = env_seed.generate_state(num_envs) >> 1  # 31 bits: what every environment takes as a seed
     source = {"by": "pvn collect", "policy": config.policy, "seed": config.seed, "part": parts, "steps": config.steps}
     with (
         DatasetWriter(config.out, manifest_of(env), source) as writer,
@@ -71,11 +74,11 @@ def collect(config: CollectConfig, quiet: bool = False) -> Dataset:
         stop_on_interrupt() as stop,
     ):
         obs, _ = env.reset(seed=seeds)
-        buffers = [writer.begin(obs[i, -1]) for i in range(config.num_envs)]
+        buffers = [writer.begin(obs[i, -1]) for i in range(num_envs)]
         while done < config.steps and not stop.requested:
             actions = policy(obs)
             obs, rewards, terminated, truncated, info = env.step(actions)
-            count = min(config.num_envs, config.steps - done)  # the last step may need only some of the environments
+            count = min(num_envs, config.steps - done)  # the last step may need only some of the environments
             for i in range(count):
                 ended = terminated[i] or truncated[i]
                 frame = info["final_obs"][i, -1] if ended else obs[i, -1]

@@ -56,7 +56,7 @@ class Folder:
         self.episodes = self._map(fmt.EPISODES, fmt.EPISODE, self.manifest.episodes)
         if self.interrupted:
             self.episodes = self._with_tail(self.manifest.episodes)
-        counts = self._counts()
+        counts = self.counts(len(self.episodes))
         if self.interrupted:
             self.manifest = replace(self.manifest, **counts, checksum=checksum(self.episodes))
         for name, count in counts.items():
@@ -109,13 +109,13 @@ class Folder:
                 return f"{self.path / fmt.FRAMES}: damaged at byte {chunk['offset']} or after (episode {index})"
         return None
 
-    def _counts(self) -> dict[str, Any]:
-        """Count what the last episode's record says there is."""
-        if not len(self.episodes):
+    def counts(self, episodes: int) -> dict[str, Any]:
+        """Count what there is in the first `episodes` episodes, by the record of the last of them."""
+        if not episodes:
             return {"episodes": 0, "transitions": 0, "chunks": 0, "frames_bytes": 0}
-        last = self.episodes[-1]
+        last = self.episodes[episodes - 1]
         return {
-            "episodes": len(self.episodes),
+            "episodes": episodes,
             "transitions": int(last["first_transition"]) + int(last["length"]),
             "chunks": int(last["first_chunk"]) + self._chunk_count(int(last["length"])),
             "frames_bytes": int(last["frames_end"]),

@@ -73,7 +73,8 @@ def summary(data: Dataset) -> dict[str, str]:
         rows["checkpoints"] = f"{len(stages)}: {stages.min()} to {stages.max()}"
     sources = [source for folder in data.folders for source in folder.manifest.provenance]
     for number, source in enumerate(sources):
-        rows["provenance" if number == 0 else f"  and {number}"] = _listed(source)
+        shown = {name: value for name, value in source.items() if name != "position"}  # of an import under way
+        rows["provenance" if number == 0 else f"  and {number}"] = _listed(shown)
     rows["checksum"] = data.checksum
     if any(folder.interrupted for folder in data.folders):
         rows["state"] = "interrupted while it was written; all complete episodes are here"

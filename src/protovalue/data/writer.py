@@ -3,6 +3,7 @@
 import hashlib
 import os
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -12,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protovalue.data import format as fmt
-from protovalue.data.dataset import Folder
+from protovalue.data.dataset import Folder, checksum
 from protovalue.data.format import End, Manifest
 from protovalue.errors import UserError
 from protovalue.files import FolderLock, write_all
@@ -53,6 +54,27 @@ class EpisodeBuffer:
         actions, rewards = np.array(self._actions, fmt.ACTION), np.array(self._rewards, fmt.REWARD)
         self._writer.append(self._chunks, actions, rewards, how, self._checkpoint)
 
+    def state(self) -> dict[str, NDArray[Any]]:
+        """Return what was recorded so far as arrays: what a checkpoint needs to go on with the episode."""
+        return {
+            "chunks": np.frombuffer(b"".join(self._chunks), np.uint8),
+            "sizes": np.array([len(chunk) for chunk in self._chunks], np.int64),
+            "frames": self._chunk[: self._filled].copy(),
+            "actions": np.array(self._actions, fmt.ACTION),
+            "rewards": np.array(self._rewards, fmt.REWARD),
+            "checkpoint": np.array([self._checkpoint], np.int64),
+        }
+
+    def load(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Go on with the episode that `state` returned."""
+        ends = np.cumsum(state["sizes"])
+        data = state["chunks"].tobytes()
+        self._chunks = [data[end - size : end] for size, end in zip(state["sizes"], ends, strict=True)]
+        self._filled = len(state["frames"])
+        self._chunk[: self._filled] = state["frames"]
+        self._actions, self._rewards = state["actions"].tolist(), state["rewards"].tolist()
+        self._checkpoint = int(state["checkpoint"][0])
+
     def _add_frame(self, frame: NDArray[Any]) -> None:
         self._chunk[self._filled] = frame
         self._filled += 1
@@ -67,8 +89,11 @@ class DatasetWriter:
     Leaving it marks the data set complete; leaving it by an exception keeps every complete episode without the mark.
     """
 
-    def __init__(self, path: Path, manifest: Manifest, source: dict[str, Any]) -> None:
-        """Open `path` for writing; `source` says where the episodes come from and is kept in the provenance."""
+    def __init__(self, path: Path, manifest: Manifest, source: dict[str, Any], keep: int | None = None) -> None:
+        """Open `path` for writing; `source` says where the episodes come from and is kept in the provenance.
+
+        Only the first `keep` episodes that are already there are kept, all if it is None.
+        """
         path.mkdir(parents=True, exist_ok=True)
         exists = (path / fmt.MANIFEST).exists()
         if not exists and any(entry.stat().st_size for entry in path.iterdir() if entry.name != "lock"):
@@ -77,7 +102,7 @@ class DatasetWriter:
         self._lock = FolderLock(path)
         self._files: dict[str, int] = {}
         try:
-            self.manifest = self._continue(manifest) if exists else manifest
+            self.manifest = self._continue(manifest, keep) if exists else manifest
             provenance = [*self.manifest.provenance, {**source, "first_episode": self.manifest.episodes}]
             self.manifest = replace(self.manifest, complete=False, provenance=provenance)
             for name in _FILES:
@@ -91,6 +116,12 @@ class DatasetWriter:
     def begin(self, first_frame: NDArray[Any], checkpoint: int = -1) -> EpisodeBuffer:
         """Start recording an episode at its first frame."""
         return EpisodeBuffer(self, first_frame, checkpoint)
+
+    def note(self, **fields: Any) -> None:
+        """Add to what the provenance says about this writer, or take back what is None; safe after the next commit."""
+        *others, own = self.manifest.provenance
+        own = {name: value for name, value in {**own, **fields}.items() if value is not None}
+        self.manifest = replace(self.manifest, provenance=[*others, own])
 
     def commit(self, complete: bool = False) -> None:
         """Make everything until now safe against a power failure and bring the manifest up to date."""
@@ -149,13 +180,19 @@ class DatasetWriter:
         if time.monotonic() - self._committed > COMMIT_EVERY:
             self.commit()
 
-    def _continue(self, wanted: Manifest) -> Manifest:
+    def _continue(self, wanted: Manifest, keep: int | None) -> Manifest:
         """Check that the existing data set is of the same kind and cut off what a killed writer left half-written."""
-        found = Folder(self.path).manifest
+        folder = Folder(self.path)
+        found = folder.manifest
         for name in ("env_id", "env_options", "frame_shape", "frame_dtype", "stack", "num_actions", "rewards"):
             here, expected = getattr(found, name), getattr(wanted, name)
             if here != expected:
                 raise UserError(f"{self.path}: holds a data set with {name} {here}, expected {expected}")
+        if keep is not None and keep < found.episodes:
+            sources = [source for source in found.provenance if source["first_episode"] < keep]
+            counts, total = folder.counts(keep), checksum(folder.episodes[:keep])
+            found = replace(found, **counts, provenance=sources, complete=False, checksum=total)
+            found.write(self.path)  # before the files shrink: a kill in between must leave a data set that opens
         sizes = (
             found.frames_bytes,
             found.chunks * fmt.CHUNK.itemsize,

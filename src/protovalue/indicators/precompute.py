@@ -6,7 +6,7 @@ import logging
 import os
 import shutil
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -72,7 +72,7 @@ class IndicatorRewards:
 
 
 def default_cache() -> Path:
-    """Return the folder for indicator rewards: PROTOVALUE_CACHE, or the user's cache folder."""
+    """Return the folder for what is computed once per data set: PROTOVALUE_CACHE, or the user's cache folder."""
     base = os.environ.get("PROTOVALUE_CACHE") or Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")) / "protovalue"
     return Path(base).expanduser() / "indicators"
 
@@ -92,26 +92,37 @@ def indicator_rewards(
     data: Dataset, spec: IndicatorSpec, cache: Path | None = None, device: str = "cpu", quiet: bool = False
 ) -> IndicatorRewards:
     """Return the rewards of a data set, from the cache or computed now; an interrupted computation continues."""
+    _import_indicator(spec)
+    final = computed_once(
+        cache, cache_key(data, spec), "indicator rewards", lambda folder: _compute(data, spec, folder, device, quiet)
+    )
+    found = _load(final, data)
+    for line in proportion_warnings(found.proportions.tolist(), spec.proportion):
+        log.warning("indicators: %s", line)
+    return found
+
+
+def computed_once(cache: Path | None, key: str, what: str, compute: Callable[[Path], None]) -> Path:
+    """Return the cache's folder `key`, which `compute` fills if it is not there yet.
+
+    What `compute` leaves behind when it is killed, it finds again the next time; a full disk leaves nothing behind.
+    """
     cache = default_cache() if cache is None else cache
     cache.mkdir(parents=True, exist_ok=True)
-    final = cache / cache_key(data, spec)
-    _import_indicator(spec)
+    final = cache / key
     if not final.is_dir():
         beside = final.with_name(f"{final.name}.partial")
         beside.mkdir(exist_ok=True)
         with FolderLock(beside, wait=True):
             if not final.is_dir():  # another process may have finished it while this one waited
                 try:
-                    _compute(data, spec, beside, device, quiet)
+                    compute(beside)
                 except OSError as error:
                     shutil.rmtree(beside, ignore_errors=True)
-                    raise UserError(f"{final}: cannot write the indicator rewards: {error.strerror}") from error
+                    raise UserError(f"{final}: cannot write the {what}: {error.strerror}") from error
                 beside.rename(final)
                 fsync_folder(cache)
-    found = _load(final, data)
-    for line in proportion_warnings(found.proportions.tolist(), spec.proportion):
-        log.warning("indicators: %s", line)
-    return found
+    return final
 
 
 def _import_indicator(spec: IndicatorSpec) -> None:
@@ -120,7 +131,7 @@ def _import_indicator(spec: IndicatorSpec) -> None:
         load_indicator_file(Path(spec.indicator))
 
 
-def _build(data: Dataset, spec: IndicatorSpec) -> Indicator:
+def build_indicator(data: Dataset, spec: IndicatorSpec) -> Indicator:
     """Draw the indicator's parameters."""
     name = spec.indicator
     if name.endswith(".py"):
@@ -159,9 +170,10 @@ def channel_statistics(data: Dataset) -> tuple[list[float], list[float]]:
 
 def _compute(data: Dataset, spec: IndicatorSpec, folder: Path, device: str, quiet: bool) -> None:
     """Fill `folder` with the indicator, its thresholds and the bits of every transition."""
-    indicator = _build(data, spec).to(device)
+    indicator = build_indicator(data, spec).to(device)
+    states = States(data, final=False)
     if indicator.tuned_on_data:
-        scores = _all_scores(data, indicator, folder, device, quiet)
+        scores = all_scores(states, indicator.scores, spec.tasks, folder / SCORES, device, quiet)
         if spec.threshold == "exact":
             thresholds = exact_thresholds(lambda: _chunks(scores), spec.proportion).thresholds
         else:
@@ -170,7 +182,8 @@ def _compute(data: Dataset, spec: IndicatorSpec, folder: Path, device: str, quie
         limits = indicator.thresholds.cpu()
         parts: Iterator[Tensor] = (chunk >= limits for chunk in _chunks(scores))
     else:
-        parts = (scores >= indicator.thresholds.cpu() for scores in _score_batches(data, indicator, 0, device, quiet))
+        batches = _score_batches(states, indicator.scores, 0, device, quiet)
+        parts = (scores >= indicator.thresholds.cpu() for scores in batches)
     counts, crc = np.zeros(spec.tasks, np.int64), 0
     with (folder / BITS).open("wb") as file:
         for part in parts:
@@ -186,34 +199,53 @@ def _compute(data: Dataset, spec: IndicatorSpec, folder: Path, device: str, quie
     (folder / SCORES).unlink(missing_ok=True)
 
 
-def _score_batches(data: Dataset, indicator: Indicator, first: int, device: str, quiet: bool) -> Iterator[Tensor]:
-    """Evaluate the indicator on the state x of every transition from `first` on, in order, in batches."""
-    total = data.num_transitions
-    with ProgressBar("indicators", total, "states", first, quiet) as bar:
-        for start in range(first, total, PASS_BATCH):
-            index = np.arange(start, min(start + PASS_BATCH, total))
-            episode, step = data.locate(index)
-            obs = torch.from_numpy(data.windows(episode, step - data.stack + 1, data.stack))
-            yield indicator.scores(obs.to(device)).cpu()
-            bar.advance(len(index))
+class States:
+    """The states of a data set in order: x of every transition or, with `final`, also the one each episode ends in."""
+
+    def __init__(self, data: Dataset, final: bool) -> None:
+        self._data = data
+        self._starts = data.starts + np.arange(data.num_episodes) if final else data.starts
+        self.count = data.num_frames if final else data.num_transitions
+
+    def observations(self, first: int, last: int) -> Tensor:
+        """Return the observations of states `first` .. `last` - 1."""
+        index = np.arange(first, last)
+        episode = np.searchsorted(self._starts, index, side="right") - 1
+        step = index - self._starts[episode]
+        return torch.from_numpy(self._data.windows(episode, step - self._data.stack + 1, self._data.stack))
 
 
-def _all_scores(data: Dataset, indicator: Indicator, folder: Path, device: str, quiet: bool) -> NDArray[np.float32]:
-    """Write all scores to a scratch file and map it; what an interrupted pass wrote is kept."""
-    path, row = folder / SCORES, 4 * indicator.num_tasks
-    needed = data.num_transitions * row
+Scores = Callable[[Tensor], Tensor]
+"""A function of observations (N, *observation_shape) with one value per task, (N, m)."""
+
+
+def _score_batches(states: States, function: Scores, first: int, device: str, quiet: bool) -> Iterator[Tensor]:
+    """Evaluate a function on every state from `first` on, in order, in batches."""
+    with ProgressBar("indicators", states.count, "states", first, quiet) as bar:
+        for start in range(first, states.count, PASS_BATCH):
+            obs = states.observations(start, min(start + PASS_BATCH, states.count))
+            yield function(obs.to(device)).cpu()
+            bar.advance(len(obs))
+
+
+def all_scores(
+    states: States, function: Scores, tasks: int, path: Path, device: str, quiet: bool
+) -> NDArray[np.float32]:
+    """Write a function's values on all states to a file and map it, (states, m); an interrupted pass goes on."""
+    row = 4 * tasks
+    needed = states.count * row
     done = (path.stat().st_size if path.exists() else 0) // (row * PASS_BATCH) * PASS_BATCH
-    free = shutil.disk_usage(folder).free
+    free = shutil.disk_usage(path.parent).free
     if free < needed - done * row:
         raise UserError(
-            f"{folder}: no room for the scratch file of the thresholds: found {free >> 20} MiB, "
+            f"{path.parent}: no room for {path.name}, a value per state and task: found {free >> 20} MiB, "
             f"expected {needed >> 20} MiB; choose another place with --cache"
         )
     with path.open("ab") as file:
         file.truncate(done * row)
-        for scores in _score_batches(data, indicator, done, device, quiet):
+        for scores in _score_batches(states, function, done, device, quiet):
             file.write(scores.numpy().astype("<f4").tobytes())
-    return np.memmap(path, "<f4", "r", shape=(data.num_transitions, indicator.num_tasks))
+    return np.memmap(path, "<f4", "r", shape=(states.count, tasks))
 
 
 def _chunks(scores: NDArray[np.float32], size: int = 16_384) -> Iterator[Tensor]:

@@ -1,14 +1,28 @@
 """Encoders: networks that map stored observations to features (Impala-CNN, Nature-DQN, MinAtar), each with a width."""
 
 from dataclasses import dataclass
-from typing import ClassVar, cast
+from typing import ClassVar, Literal, cast
 
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from protovalue.errors import UserError, unknown
-from protovalue.nets.layers import Conv, Dense, Padding, check_observation_shape, flatten, max_pool, output_size, planes
+from protovalue.nets.layers import (
+    Conv,
+    Dense,
+    Padding,
+    check_observation_shape,
+    flatten,
+    max_pool,
+    output_size,
+    planes,
+    renormalize,
+)
+
+Readout = Literal["relu", "projection"]
+"""How an encoder's last, dense layer gives features of the latents: dense(z) cut off at 0 or, as self-predictive
+representations have it, dense(z') of latents z' scaled to [0, 1]."""
 
 
 class Encoder(nn.Module):
@@ -32,10 +46,18 @@ class Encoder(nn.Module):
         self.frame_size = (height, width)
         self.in_channels = stack * channels
         self.num_features = 0  # set by the subclass
+        self.latent_shape = (0, 0, 0)  # channels, height and width of what the convolutions give; set by the subclass
+        self.readout: Readout = "relu"
 
     def forward(self, obs: Tensor) -> Tensor:
-        """Map observations (N, stack, H, W[, C]), uint8 or bool, to features (N, num_features), float32 and >= 0."""
-        return F.relu_(self.dense(self.convolve(planes(obs, self.observation_shape))))
+        """Map observations (N, stack, H, W[, C]), uint8 or bool, to features (N, num_features), float32.
+
+        They are >= 0, but for the readout "projection".
+        """
+        latents = self.convolve(planes(obs, self.observation_shape))
+        if self.readout == "projection":
+            return cast("Tensor", self.dense(renormalize(latents)))
+        return F.relu_(self.dense(latents))
 
     def convolve(self, x: Tensor) -> Tensor:
         """Map (N, stack * C, H, W) in [0, 1] to the input of the dense layer, flattened."""
@@ -81,7 +103,7 @@ class ImpalaEncoder(Encoder):
             self.stacks.append(_ResidualStack(channels, size * width, generator))
             channels = size * width
             height, breadth = output_size(height, 3, 2, "SAME"), output_size(breadth, 3, 2, "SAME")
-        self.num_features = 512 * width
+        self.num_features, self.latent_shape = 512 * width, (channels, height, breadth)
         self.dense = Dense(height * breadth * channels, self.num_features, generator)
 
     def convolve(self, x: Tensor) -> Tensor:
@@ -126,6 +148,7 @@ class ConvTrunk(nn.Module):
             channels = size * width
             height = output_size(height, kernel, stride, spec.padding)
             breadth = output_size(breadth, kernel, stride, spec.padding)
+        self.output_shape = (channels, height, breadth)
         self.flat_features = height * breadth * channels
 
     def forward(self, x: Tensor) -> Tensor:
@@ -141,7 +164,7 @@ class NatureEncoder(Encoder):
     def __init__(self, observation_shape: tuple[int, ...], width: int, generator: torch.Generator) -> None:
         super().__init__(observation_shape)
         self.trunk = ConvTrunk(NATURE, self.in_channels, self.frame_size, width, generator)
-        self.num_features = NATURE.features * width
+        self.num_features, self.latent_shape = NATURE.features * width, self.trunk.output_shape
         self.dense = Dense(self.trunk.flat_features, self.num_features, generator)
 
     def convolve(self, x: Tensor) -> Tensor:
@@ -157,7 +180,7 @@ class MinatarEncoder(Encoder):
     def __init__(self, observation_shape: tuple[int, ...], width: int, generator: torch.Generator) -> None:
         super().__init__(observation_shape)
         self.trunk = ConvTrunk(MINATAR, self.in_channels, self.frame_size, width, generator)
-        self.num_features = MINATAR.features * width
+        self.num_features, self.latent_shape = MINATAR.features * width, self.trunk.output_shape
         self.dense = Dense(self.trunk.flat_features, self.num_features, generator)
 
     def convolve(self, x: Tensor) -> Tensor:

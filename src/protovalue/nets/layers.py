@@ -130,6 +130,12 @@ def planes(obs: Tensor, observation_shape: tuple[int, ...]) -> Tensor:
     return x.mul_(1.0 / 255.0) if obs.dtype == torch.uint8 else x
 
 
+def renormalize(x: Tensor) -> Tensor:
+    """Move and scale each row of (N, n) to the range from 0 to 1; a constant row becomes zero."""
+    low, high = torch.aminmax(x, dim=1, keepdim=True)
+    return (x - low) / (high - low).clamp_min(1e-6)
+
+
 def flatten(x: Tensor) -> Tensor:
     """Flatten (N, C, H, W) to (N, H * W * C): Flax's order, so that published dense kernels fit. No copy."""
     return x.permute(0, 2, 3, 1).flatten(1)

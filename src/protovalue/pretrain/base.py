@@ -35,6 +35,8 @@ class Method(nn.Module):
     presets: ClassVar[dict[tuple[str, str], dict[str, Any]]] = {}
     """Values for fields left at None, by (preset, family of the environment); "*" is every family."""
     needs_data: ClassVar[bool] = True
+    max_gradient_norm: float = 0.0
+    """Norm to which the gradient of all parameters is scaled down; 0 is off."""
 
     encoder: Encoder
 
@@ -73,6 +75,10 @@ class Method(nn.Module):
     def sample(self, step: int) -> Sample:
         """Return what the loss at `step` needs: a function of (seed, step) alone, called in a background thread."""
         raise NotImplementedError
+
+    def sample_bytes(self) -> int:
+        """Return the memory of one sample, by which the loop decides how many to make ahead."""
+        return self.sampler.batch_bytes
 
     def loss(self, sample: Sample) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the scalar loss and scalars to log."""

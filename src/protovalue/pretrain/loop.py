@@ -17,6 +17,7 @@ from protovalue.encoder import save_encoder
 from protovalue.envs.registry import make
 from protovalue.errors import UserError
 from protovalue.interrupt import stop_on_interrupt
+from protovalue.nets.memory import keep_freed_memory
 from protovalue.nets.statistics import feature_statistics
 from protovalue.pretrain.base import Method, Sample
 from protovalue.pretrain.methods import method_class
@@ -53,6 +54,7 @@ def pretrain_command(config: PretrainConfig) -> None:
 
 def pretrain(config: PretrainConfig, quiet: bool = False) -> Path:
     """Train an encoder as `config` says, or continue to; return the run folder."""
+    keep_freed_memory()
     cls = method_class(config.method)
     data, env_id, observation_shape = _experience(config, cls)
     config = cls.resolve(config, env_id)
@@ -141,7 +143,7 @@ def _train(
     finite = torch.ones((), dtype=torch.bool, device=device)  # whether all losses so far were
     good = torch.zeros((), dtype=torch.int64, device=device)  # steps with finite losses since `first`
     first, metrics, last_time, last_step = step, {}, time.perf_counter(), step
-    prefetch = Prefetcher(method.sample, range(step, steps), method.sampler.batch_bytes, budget // 2)
+    prefetch = Prefetcher(method.sample, range(step, steps), method.sample_bytes(), budget // 2)
     bar = ProgressBar(f"pretrain {config.method}", steps, "steps", step, quiet)
     with prefetch as samples, bar, stop_on_interrupt() as stop:
         for sample in samples:
@@ -154,7 +156,9 @@ def _train(
             good += finite
             step += 1
             log_now = step % config.log_every == 0 or step == steps
-            gradient_norm = _gradient_norm(method) if log_now else None
+            gradient_norm = _gradient_norm(method) if log_now or method.max_gradient_norm else None
+            if gradient_norm is not None and method.max_gradient_norm:
+                torch.nn.utils.clip_grads_with_norm_(method.parameters(), method.max_gradient_norm, gradient_norm)
             optimizer.step()
             method.after_step()
             saving = step % config.checkpoint_every == 0 or step == steps or stop.requested
@@ -221,10 +225,11 @@ def _restore(method: Method, optimizer: torch.optim.Adam | None, checkpoint: Che
 
 def _card(config: PretrainConfig, data: Dataset | None, env_id: str, summary: dict[str, Any]) -> list[str]:
     """Write the model card."""
+    defaults = {field.name: field.default for field in fields(config)} | {"method": PretrainConfig.method}
     given = [
-        f"--{field.name.replace('_', '-')} {_flag(getattr(config, field.name))}"
-        for field in fields(config)
-        if getattr(config, field.name) not in (field.default, None)
+        _flag(name.replace("_", "-"), getattr(config, name))
+        for name, default in defaults.items()
+        if getattr(config, name) not in (default, None)
     ]
     lines = [
         f"# Encoder for {env_id}: {config.method}",
@@ -257,7 +262,9 @@ def _card(config: PretrainConfig, data: Dataset | None, env_id: str, summary: di
     return [*lines, "", "## Numbers", "", "| | |", "|---|---|", *rows]
 
 
-def _flag(value: Any) -> str:
-    if isinstance(value, tuple):
-        return " ".join(shlex.quote(str(part)) for part in value)
-    return "" if value is True else shlex.quote(str(value))
+def _flag(name: str, value: Any) -> str:
+    """Write a setting as on the command line."""
+    if isinstance(value, bool):
+        return f"--{name}" if value else f"--no-{name}"
+    parts = value if isinstance(value, tuple) else (value,)
+    return " ".join([f"--{name}", *(shlex.quote(str(part)) for part in parts)])

@@ -24,7 +24,7 @@ class PvnConfig(PretrainConfig):
 
     Example: pvn pretrain --data data/breakout --out runs/breakout --tasks 100 --width 2
 
-    The same command resumes an interrupted run. Other methods: --method random.
+    The same command resumes an interrupted run. Other methods: --method cumulants, spr, bc, reward, laplacian, random.
     """
 
     tasks: int | None = None

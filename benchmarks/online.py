@@ -1,0 +1,203 @@
+"""The online phase: agent-steps per second by seeds, against re-encoding frames, memory, where the time goes, SB3."""
+
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from protovalue.config import AgentConfig, DqnConfig, OnlineConfig
+from protovalue.envs.base import Env
+from protovalue.online import dqn, linear_dqn
+from protovalue.online.agent import Agent, Rule
+from protovalue.online.dqn import Dqn
+from protovalue.online.loop import Loop, Room
+from protovalue.online.presets import resolve
+from protovalue.online.replay import Batch, Layout
+from protovalue.runs import Run
+
+
+class Reencoding(Dqn):
+    """What a plain DQN on a frozen encoder does: frames in the replay, encoded again in every update."""
+
+    def features_of(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+        """Encode x and x' by the frozen encoder."""
+        with torch.no_grad():
+            x, next_x = (self._encode(self.encoders, part) for part in (batch.obs, batch.next_obs))
+        return x, next_x, None
+
+    def _parameters_of(self, which: str) -> list[tuple[torch.nn.Parameter, slice, tuple[int, ...]]]:
+        return Agent._parameters_of(self, which)  # the encoder is not trained
+
+
+def steps_per_second(
+    config: AgentConfig, made: tuple[Env, Agent, dict[str, Any]], seconds: float, watch: dict[str, float] | None = None
+) -> float:
+    """Run the loop for some seconds after a warm-up; `watch` takes the seconds spent in its parts."""
+    env, agent, recorded = made
+    with tempfile.TemporaryDirectory() as folder:
+        config = replace(config, out=Path(folder) / "run")
+        with Run.open(config.out, recorded) as run:
+            loop = Loop(config, run, env, agent, Room.plan(config, agent, env, quiet=True), quiet=True)
+            for _ in range(8):
+                loop.act()
+            loop.learn()
+            if watch is not None:
+                timed(env, "step", "environment", watch)
+                timed(agent, "see", "encoder", watch)
+                timed(loop, "learn", "update", watch)
+            start, steps = time.perf_counter(), 0
+            while (elapsed := time.perf_counter() - start) < seconds:
+                loop.act()
+                if steps % (config.update_every or 1) == 0:
+                    loop.learn()
+                steps += 1
+        env.close()
+    if watch is not None:
+        watch["all"] = elapsed
+    return steps * len(config.seed_list()) / elapsed
+
+
+def timed(owner: Any, name: str, part: str, watch: dict[str, float]) -> None:
+    """Add the time of a method's calls to `watch`."""
+    method: Callable[..., Any] = getattr(owner, name)
+
+    def call(*args: Any, **options: Any) -> Any:
+        start = time.perf_counter()
+        result = method(*args, **options)
+        watch[part] = watch.get(part, 0.0) + time.perf_counter() - start
+        return result
+
+    object.__setattr__(owner, name, call)
+
+
+def online_config(env: str, encoder: str, seeds: int) -> OnlineConfig:
+    """Return the settings of a run that is only measured."""
+    config = OnlineConfig(env=env, out=Path("unused"), encoder=encoder, seeds=f"0-{seeds - 1}", replay_size=2_000)
+    return resolve(config, linear_dqn.PRESETS)
+
+
+class Table(dict[str, float]):
+    """Numbers by name, printed as they come."""
+
+    def __setitem__(self, name: str, value: float) -> None:
+        super().__setitem__(name, value)
+        print(f"{name:<62}{value:>12,.3f}", flush=True)
+
+
+def by_seeds(result: Table, seconds: float, repeats: int) -> None:
+    """Measure 1, 3, 9 and 27 seeds, in turn, and the shares of a step's time at 9."""
+    for name, env, encoder in (
+        ("MinAtar", "minatar/breakout", "random:minatar:1"),
+        ("Atari", "atari/Pong", "random:impala:1"),
+    ):
+        rates: dict[int, list[float]] = {1: [], 3: [], 9: [], 27: []}
+        for _ in range(repeats):
+            for seeds, found in rates.items():
+                config = online_config(env, encoder, seeds)
+                found.append(steps_per_second(config, linear_dqn.prepare(config), seconds))
+        for seeds, found in rates.items():
+            result[f"{name}: agent-steps/s, {seeds} seeds"] = statistics.median(found)
+        ratios = [nine / one for nine, one in zip(rates[9], rates[1], strict=True)]
+        result[f"{name}: 9 seeds / 1 seed"] = statistics.median(ratios)
+        watch: dict[str, float] = {}
+        config = online_config(env, encoder, 9)
+        steps_per_second(config, linear_dqn.prepare(config), seconds, watch)
+        for part in ("environment", "encoder", "update"):
+            result[f"{name}: share of {part}, 9 seeds"] = watch[part] / watch["all"]
+
+
+def against_reencoding(result: Table, seconds: float, repeats: int) -> None:
+    """Compare with the frame replay of a plain DQN on a frozen Impala 1x encoder, at 9 seeds, alternating."""
+    ratios = []
+    for _ in range(repeats):
+        config = online_config("atari/Pong", "random:impala:1", 9)
+        env, agent, recorded = linear_dqn.prepare(config)
+        encoder = agent.encoder.encoder
+        ours = steps_per_second(config, (env, agent, recorded), seconds)
+        env = linear_dqn.prepare(config)[0]
+        plain = Reencoding(Rule.of(config), config.seed_list(), env.num_actions, encoder)
+        ratios.append(ours / steps_per_second(config, (env, plain, recorded), seconds))
+    result["features stored / frames encoded again, Impala 1x, 9 seeds"] = statistics.median(ratios)
+
+
+def memory(result: Table) -> None:
+    """Compute bytes per stored step against float32 observation and next observation, action, reward, discount."""
+    for name, k in (("minatar", 128), ("Impala 1x", 512), ("Impala 8x", 4096)):
+        ours = Layout((k,), np.float16, 18, reward_dtype=np.float16).step_bytes
+        result[f"bytes per step, {name}"] = ours
+        result[f"share of the reference's layout, {name}"] = ours / (4 * k + 4 * k + 4 + 4 + 4)
+
+
+def against_sb3(result: Table, seconds: float, repeats: int) -> None:
+    """Compare end-to-end DQN with Stable-Baselines3's: the same network, batch and update frequency, alternating."""
+    import gymnasium
+    from stable_baselines3 import DQN
+    from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
+
+    from protovalue.envs.registry import make
+    from protovalue.nets.encoders import make_encoder
+
+    class Trunk(BaseFeaturesExtractor):
+        """Our MinAtar network as Stable-Baselines3's feature extractor."""
+
+        def __init__(self, space: gymnasium.spaces.Box) -> None:
+            super().__init__(space, 128)
+            self.net = make_encoder("minatar", space.shape, 1, torch.Generator().manual_seed(0))
+
+        def forward(self, obs: torch.Tensor) -> torch.Tensor:
+            return self.net(obs.to(torch.uint8))
+
+    class Single(gymnasium.Env[Any, Any]):
+        """One of our environments as a plain Gymnasium environment; its bits are 0 and 255, so scaled alike."""
+
+        def __init__(self) -> None:
+            self.vector = make("minatar/breakout", 1)
+            self.observation_space = gymnasium.spaces.Box(0, 255, (1, 10, 10, 4), np.uint8)
+            self.action_space = gymnasium.spaces.Discrete(3)
+
+        def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+            return self.vector.reset(seed=seed)[0][0].astype(np.uint8) * 255, {}
+
+        def step(self, action: Any) -> Any:
+            obs, reward, terminated, truncated, info = self.vector.step(np.array([action]))
+            last = info["final_obs"] if info else obs
+            return last[0].astype(np.uint8) * 255, float(reward[0]), bool(terminated[0]), bool(truncated[0]), {}
+
+    settings = DqnConfig(env="minatar/breakout", out=Path("unused"), replay_size=10_000, replay_min=100)
+    config = resolve(replace(settings, update_every=1, n_step=1), dqn.PRESETS)
+    rates: dict[str, list[float]] = {"ours": [], "sb3": []}
+    for _ in range(repeats):
+        rates["ours"].append(steps_per_second(config, dqn.prepare(config), seconds))
+        agent = DQN(
+            "MlpPolicy", Single(), learning_rate=config.learning_rate, buffer_size=10_000, learning_starts=64,
+            batch_size=32, train_freq=1, gradient_steps=1, target_update_interval=config.target_every,
+            policy_kwargs={"features_extractor_class": Trunk, "net_arch": [], "normalize_images": False}, device="cpu",
+        )  # fmt: skip
+        agent.learn(65)
+        start, first = time.perf_counter(), agent.num_timesteps
+        while time.perf_counter() - start < seconds:
+            agent.learn(100, reset_num_timesteps=False)
+        rates["sb3"].append((agent.num_timesteps - first) / (time.perf_counter() - start))
+    for name, found in rates.items():
+        result[f"end-to-end DQN, MinAtar, steps/s, {name}"] = statistics.median(found)
+    ratios = [ours / theirs for ours, theirs in zip(rates["ours"], rates["sb3"], strict=True)]
+    result["end-to-end DQN, ours / Stable-Baselines3"] = statistics.median(ratios)
+
+
+def main(quick: bool) -> None:
+    """Print the table and a line of JSON. One CPU thread: MinAtar's networks are too small for more."""
+    torch.set_num_threads(1)
+    seconds, repeats = (1.0, 1) if quick else (8.0, 3)
+    result = Table()
+    memory(result)
+    against_sb3(result, seconds, repeats)
+    by_seeds(result, seconds, repeats)
+    against_reencoding(result, seconds, repeats)
+    print(json.dumps({"benchmark": "online", "cpu_threads": 1, **result}))

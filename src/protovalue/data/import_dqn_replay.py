@@ -1,0 +1,306 @@
+"""Importing the DQN replay data: Dopamine's replay memory, saved once per million steps as gzip of NumPy arrays.
+
+The memory is a ring of single frames: slot i has an observation, the action taken there, and the reward and terminal
+flag that followed. Three all-zero slots come before every episode. Where the ring was being written when it was saved,
+what lies on the two sides does not belong together; `add_count` says where that is, `invalid_range` must agree.
+
+What a file does not hold is left out rather than made up: the first piece of an episode that began before the file
+(its first stacks would lack their history), and the last action of an episode that goes on after it (its next frame).
+"""
+
+import ast
+import re
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from protovalue.config import ImportDqnReplayConfig
+from protovalue.data.dataset import Dataset
+from protovalue.data.format import End, Manifest
+from protovalue.data.importing import (
+    Encoded,
+    Pending,
+    Plan,
+    Tally,
+    Workers,
+    atari_manifest,
+    check_actions,
+    clean_rewards,
+    cpu_count,
+    encode_chunks,
+    game_of,
+    report,
+    run_import,
+    select,
+)
+from protovalue.data.sources import Ahead, DamagedError, Gunzip, Source, find_sources, sibling
+from protovalue.data.splits import Thinning
+from protovalue.errors import UserError
+
+_OBSERVATION = re.compile(r"^\$store\$_observation_ckpt\.(\d+)\.gz$")
+PADDING = 3  # all-zero slots before an episode: Dopamine's stack of 4 less one
+TIME_LIMIT = 27_000  # agent steps after which Dopamine ends an episode, without a mark of its own
+_BLOCK_FRAMES = 256  # decompressed at a time: 1.8 MB
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Consecutive slots of one episode, from its first frame on."""
+
+    first: int
+    slots: int
+    end: End
+    padded: bool
+    """Whether the all-zero slots come before it; not after a time-out that the memory did not notice."""
+
+    @property
+    def transitions(self) -> int:
+        """Transitions with a next frame; a terminal one needs none."""
+        return self.slots if self.end == End.TERMINATED else self.slots - 1
+
+
+def find_pieces(terminal: NDArray[Any], add_count: int, limit: int = TIME_LIMIT) -> tuple[list[Piece], int]:
+    """Return the episodes of a ring with these terminal flags, in the order of the slots, and the slots left out.
+
+    Until the ring is full, slot 0 is the beginning of the run. Later each side of the cursor begins in the middle of
+    some episode, and everything up to the side's first terminal flag is left out. An episode of `limit` steps ended
+    by the time limit, whether it carries a terminal flag or runs on into the next one.
+    """
+    capacity = len(terminal)
+    cursor = add_count % capacity
+    sides = [(0, add_count, True)] if add_count <= capacity else [(0, cursor, False), (cursor, capacity, False)]
+    pieces: list[Piece] = []
+    left_out = 0
+    ends = np.flatnonzero(terminal)
+    for start, stop, from_beginning in sides:
+        inside = ends[(ends >= start) & (ends < stop)]
+        if from_beginning:
+            first = start
+        else:
+            first = int(inside[0]) + 1 if len(inside) else stop
+            inside = inside[1:]
+            left_out += first - start
+        for last in [*inside.tolist(), None]:
+            first += PADDING
+            until = stop if last is None else last + 1
+            padded = True
+            while until - first > limit:
+                pieces.append(Piece(first, limit, End.TRUNCATED, padded))
+                first, padded = first + limit, False
+            slots = until - first
+            if slots > 0:
+                end = End.CUT if last is None else End.TRUNCATED if slots == limit else End.TERMINATED
+                pieces.append(Piece(first, slots, end, padded))
+            first = until
+    return pieces, left_out
+
+
+def import_dqn_replay(config: ImportDqnReplayConfig, quiet: bool = False) -> Dataset:
+    """Import the episodes that `config` selects, or continue; return the data set."""
+    files = sorted(find_sources(config.source, _OBSERVATION.pattern), key=lambda file: (_run_name(file), _number(file)))
+    chosen = select(config, "dqn-replay", files, _run_of, _number)
+    manifest = atari_manifest(game_of(files, config.game), config.actions)
+    read = partial(_read_checkpoint, manifest=manifest, proportion=config.proportion)
+    workers = config.workers or cpu_count()
+    return run_import(
+        Plan(config.out, manifest, chosen.source, chosen.files, read, workers, config.skip_damaged), quiet
+    )
+
+
+def import_dqn_replay_command(config: ImportDqnReplayConfig) -> None:
+    """Import, and say what there is now."""
+    report(import_dqn_replay(config), config.out)
+
+
+def _number(file: Source) -> int:
+    match = _OBSERVATION.match(file.name)
+    if match is None:
+        raise UserError(f"{file.url}: found {file.name}, expected $store$_observation_ckpt.N.gz or a folder of them")
+    return int(match.group(1))
+
+
+def _run_name(file: Source) -> str:
+    """Return the folder above `replay_logs`: the number of the run in the published layout."""
+    folders = [part for part in file.parts[:-1] if part != "replay_logs"]
+    return folders[-1] if folders else ""
+
+
+def _run_of(file: Source) -> int | None:
+    name = _run_name(file)
+    return int(name) if name.isdecimal() else None
+
+
+def _read_checkpoint(
+    file: Source, tally: Tally, workers: Workers, manifest: Manifest, proportion: float
+) -> Generator[Pending, None, None]:
+    """Yield the episodes of one checkpoint. Decompression runs in a thread, compression here: both free the lock."""
+    number = _number(file)
+    with file.open() as stream:
+        header = _Header(Gunzip(stream), file.url)
+        capacity = header.shape[0] if header.shape else 0
+        header.require((capacity, *manifest.frame_shape), "uint8")
+        stores = {
+            name: _load(sibling(file, f"$store$_{name}_ckpt.{number}.gz"), (capacity,), kinds)
+            for name, kinds in (("action", "iu"), ("reward", "f"), ("terminal", "iub"))
+        }
+        add_count = _load_add_count(file, number, capacity)
+        pieces, left_out = find_pieces(stores["terminal"], add_count)
+        tally.counts["headless_steps"] += left_out
+        thinning = Thinning(proportion)
+
+        def blocks() -> Iterator[bytes]:
+            while block := header.data.read(_BLOCK_FRAMES * header.row_bytes):
+                tally.read = stream.position
+                yield block
+
+        with Ahead(blocks()) as ahead:
+            frames = _Frames(ahead, capacity, manifest.frame_shape, file.url)
+            for piece in pieces:
+                if not thinning.take(number):
+                    continue
+                where = f"{file.url}: episode at slot {piece.first}"
+                _check_padding(frames, piece, stores, where)
+                actions = check_actions(_rows(stores["action"], piece), manifest.num_actions, where)
+                rewards, counts = clean_rewards(_rows(stores["reward"], piece), clip=True)
+                chunks = encode_chunks(manifest, _groups(frames, piece, manifest.chunk_frames))
+                yield Encoded(chunks, actions, rewards, piece.end, number, counts)
+            frames.skip_to(capacity)  # reads on to the end, where gzip has its checksum
+
+
+def _rows(store: NDArray[Any], piece: Piece) -> NDArray[Any]:
+    return store[piece.first : piece.first + piece.transitions]
+
+
+def _check_padding(frames: "_Frames", piece: Piece, stores: dict[str, NDArray[Any]], where: str) -> None:
+    """Check that the slots before an episode are the all-zero ones that do not belong to it."""
+    if not piece.padded:
+        return
+    first = piece.first - PADDING
+    frames.skip_to(first)
+    pixels = frames.take(PADDING)
+    rows = slice(first, piece.first)
+    if pixels.any() or any(np.any(store[rows] != 0) for store in stores.values()):
+        raise UserError(f"{where}: found no {PADDING} all-zero slots before it, expected them in Dopamine's replay")
+
+
+def _groups(frames: "_Frames", piece: Piece, size: int) -> Iterator[NDArray[np.uint8]]:
+    """Yield an episode's frames in groups of a chunk's size; a terminal episode's last frame comes twice."""
+    frames.skip_to(piece.first)
+    twice = piece.end == End.TERMINATED
+    for first in range(0, piece.slots, size):
+        group = frames.take(min(size, piece.slots - first))
+        if twice and len(group) < size:
+            group, twice = np.concatenate([group, group[-1:]]), False
+        yield group
+    if twice:
+        yield group[-1:]
+
+
+class _Frames:
+    """The observations of a checkpoint, taken in the order of their slots."""
+
+    def __init__(self, blocks: Iterator[bytes] | Ahead[bytes], capacity: int, shape: tuple[int, ...], name: str):
+        self._blocks, self._capacity, self._shape, self._name = iter(blocks), capacity, shape, name
+        self._bytes = int(np.prod(shape))
+        self._block = np.zeros((0, *shape), np.uint8)
+        self._used = 0
+        self.slot = 0
+
+    def skip_to(self, slot: int) -> None:
+        """Pass over frames up to a slot."""
+        while self.slot < slot:
+            self._advance(slot - self.slot)
+
+    def take(self, count: int) -> NDArray[np.uint8]:
+        """Return the next frames."""
+        parts = []
+        while count:
+            part = self._advance(count)
+            parts.append(part)
+            count -= len(part)
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def _advance(self, most: int) -> NDArray[np.uint8]:
+        if self._used == len(self._block):
+            data = next(self._blocks, b"")
+            if len(data) % self._bytes or not data:
+                raise DamagedError(
+                    f"{self._name}: truncated: found {self.slot + len(data) // self._bytes} frames, "
+                    f"expected {self._capacity}"
+                )
+            self._block = np.frombuffer(data, np.uint8).reshape(-1, *self._shape)
+            self._used = 0
+        part = self._block[self._used : self._used + most]
+        self._used += len(part)
+        self.slot += len(part)
+        return part
+
+
+class _Header:
+    """The head of a .npy stream: what `np.save` wrote, without reading the array. No pickles, no objects."""
+
+    def __init__(self, data: Gunzip, name: str) -> None:
+        self.data, self._name = data, name
+        magic = data.read(8)
+        if magic[:6] != b"\x93NUMPY" or magic[6] not in (1, 2, 3):
+            raise UserError(f"{name}: not a NumPy array: it begins with {magic[:6]!r}")
+        length = int.from_bytes(data.read(2 if magic[6] == 1 else 4), "little")
+        try:
+            text = data.read(length).decode("latin-1")
+            fields = ast.literal_eval(text)
+            self.shape = tuple(int(size) for size in fields["shape"])
+            self.dtype = np.dtype(fields["descr"])
+            fortran = bool(fields["fortran_order"])
+        except (ValueError, SyntaxError, KeyError, TypeError) as error:
+            raise UserError(f"{name}: damaged: the head of its NumPy array cannot be read: {error}") from error
+        if self.dtype.hasobject:
+            raise UserError(f"{name}: found an array of objects, expected numbers")
+        if fortran and len(self.shape) > 1:
+            raise UserError(f"{name}: found an array in Fortran order, expected C order")
+
+    def require(self, shape: tuple[int, ...], kinds: str) -> None:
+        """Check the shape, and the type by its name or by the letter of its kind."""
+        good = self.dtype.name == kinds if len(kinds) > 3 else self.dtype.kind in kinds
+        if self.shape != shape or not good:
+            words = {"iu": "integers", "f": "floats", "iub": "flags", "iuf": "numbers"}.get(kinds, kinds)
+            raise UserError(f"{self._name}: found {self.shape} {self.dtype.name}, expected {shape} {words}")
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one entry along the first axis."""
+        return int(np.prod(self.shape[1:])) * int(self.dtype.itemsize)
+
+
+def _load(source: Source, shape: tuple[int, ...] | None, kinds: str) -> NDArray[Any]:
+    """Read a small array whole."""
+    with source.open() as stream:
+        data = Gunzip(stream)
+        header = _Header(data, source.url)
+        header.require(header.shape if shape is None else shape, kinds)
+        expected = int(np.prod(header.shape)) * header.dtype.itemsize
+        raw = data.read(expected)
+        if len(raw) != expected:
+            raise DamagedError(f"{source.url}: truncated: found {len(raw)} bytes of its array, expected {expected}")
+        if data.read(1):
+            raise UserError(f"{source.url}: found more bytes than its array's {expected}")
+    return np.frombuffer(raw, header.dtype).reshape(header.shape)
+
+
+def _load_add_count(file: Source, number: int, capacity: int) -> int:
+    """Read how many slots were ever written; the invalid range must have the cursor that follows from it."""
+    source = sibling(file, f"add_count_ckpt.{number}.gz")
+    add_count: int = _load(source, (), "iu").item()
+    if add_count < 1:
+        raise UserError(f"{source.url}: found {add_count}, expected the number of slots written")
+    source = sibling(file, f"invalid_range_ckpt.{number}.gz")
+    invalid = _load(source, None, "iuf").reshape(-1)
+    if add_count % capacity not in invalid:
+        listed = ", ".join(f"{value:g}" for value in invalid)
+        raise UserError(
+            f"{source.url}: found {listed}, expected the cursor {add_count % capacity} of add_count {add_count} in it"
+        )
+    return add_count

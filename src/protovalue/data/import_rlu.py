@@ -1,0 +1,213 @@
+"""Importing RL Unplugged's Atari episodes: the raw gzip TFRecord shards, and TFDS's tfrecord and array_record files.
+
+A record is an episode of T steps. Step t has observation t, the action taken there, and the reward and discount that
+followed; the observation after the last action is not in the file (docs/data.md has the evidence). So an episode that
+terminated keeps its T actions, and its last frame stands in for the one that is missing: nothing is ever bootstrapped
+from it. One that was truncated gives up its last action, whose true next frame a learner would bootstrap from.
+"""
+
+import io
+import re
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from protovalue.config import ImportRluConfig
+from protovalue.data.array_record import read_array_records
+from protovalue.data.dataset import Dataset
+from protovalue.data.format import End, Manifest
+from protovalue.data.importing import (
+    Encoded,
+    Pending,
+    Plan,
+    Tally,
+    Workers,
+    atari_manifest,
+    check_actions,
+    clean_rewards,
+    cpu_count,
+    encode_chunks,
+    game_of,
+    note_damage,
+    report,
+    run_import,
+    select,
+)
+from protovalue.data.sources import Ahead, DamagedError, Gunzip, Source, find_sources
+from protovalue.data.splits import Split, Thinning
+from protovalue.data.tfrecord import decode_feature, parse_example, read_records
+from protovalue.errors import UserError
+
+_SHARD = r"-\d{5}-of-\d{5}$"  # how the names of all of the layouts' files end
+_PUBLISHED = re.compile(r"run_\d+-(\d{5})-of-000(?:49|50)$")  # one shard per checkpoint
+_TFDS = re.compile(r"-checkpoint_(\d+)\.(?:array_record|tfrecord)-\d{5}-of-\d{5}$")
+_RUN = re.compile(r"run_(\d+)")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where an episode's parts are in its Example."""
+
+    observations: str
+    actions: str
+    rewards: str
+    ending: str
+    """Discounts, 0 after a terminal step; or flags that are 1 at a terminal one."""
+    terminal: float
+    """The last value of `ending` in an episode that terminated."""
+    checkpoint: str
+
+
+RAW = Layout("observations", "actions", "clipped_rewards", "discounts", 0.0, "checkpoint_idx")
+TFDS = Layout("steps/observation", "steps/action", "steps/reward", "steps/is_terminal", 1.0, "checkpoint_id")
+
+
+def import_rlu(config: ImportRluConfig, quiet: bool = False) -> Dataset:
+    """Import the episodes that `config` selects, or continue; return the data set."""
+    files = sorted(find_sources(config.source, _SHARD), key=lambda file: file.url)
+    chosen = select(config, "rlu", files, _run_of, _checkpoint_of)
+    manifest = atari_manifest(game_of(files, config.game), config.actions)
+    skip = config.skip_damaged
+    read = partial(_read_file, manifest=manifest, split=chosen.split, proportion=config.proportion, skip=skip)
+    workers = config.workers or cpu_count()
+    return run_import(Plan(config.out, manifest, chosen.source, chosen.files, read, workers, skip), quiet)
+
+
+def import_rlu_command(config: ImportRluConfig) -> None:
+    """Import, and say what there is now."""
+    report(import_rlu(config), config.out)
+
+
+def _run_of(file: Source) -> int | None:
+    numbers = [int(match.group(1)) for part in file.parts if (match := _RUN.search(part))]
+    return numbers[-1] if numbers else None
+
+
+def _checkpoint_of(file: Source) -> int | None:
+    """Return the checkpoint that a file of the published layouts holds, by its name; None for any other name."""
+    match = _PUBLISHED.search(file.name) or _TFDS.search(file.name)
+    return int(match.group(1)) if match else None
+
+
+def _read_file(
+    file: Source, tally: Tally, workers: Workers, manifest: Manifest, split: Split, proportion: float, skip: bool
+) -> Generator[Pending, None, None]:
+    """Yield the selected episodes of one file; the workers decode them."""
+    by_name = _checkpoint_of(file)
+    thinning = Thinning(proportion)
+    with Ahead(_records(file, tally, skip), depth=workers.window) as records:
+        for where, record in records:
+            checkpoint = _checkpoint_in(record, where)
+            if split.takes(checkpoint if by_name is None else by_name) and thinning.take(checkpoint):
+                yield workers.submit(encode_record, record, where, manifest)
+
+
+def _records(file: Source, tally: Tally, skip: bool) -> Iterator[tuple[str, bytes]]:
+    """Yield every good record with the words that name its place."""
+
+    def on_damage(error: DamagedError) -> None:
+        note_damage(error, tally, skip)
+
+    if ".array_record-" in file.name:
+        try:
+            for number, record in read_array_records(file):
+                tally.read += len(record)
+                yield f"{file.url}: record {number}", record
+        except DamagedError as error:
+            on_damage(error)
+        return
+    with file.open() as probe:
+        compressed = probe.read(2) == b"\x1f\x8b"
+    with file.open() as stream:
+        for offset, record in read_records(Gunzip(stream) if compressed else stream, file.url, on_damage):
+            tally.read = stream.position
+            yield f"{file.url}: record at byte {offset}", record
+
+
+def _layout_of(features: dict[str, memoryview], where: str) -> Layout:
+    """Return the layout of a record; a record with other keys is a UserError."""
+    layout = TFDS if any(name.startswith("steps/") for name in features) else RAW
+    for key in (layout.observations, layout.actions, layout.rewards, layout.ending, layout.checkpoint):
+        if key not in features:
+            found = ", ".join(sorted(features)) or "none"
+            raise UserError(f"{where}: the key {key!r} is missing; found {found}")
+    return layout
+
+
+def _parse(record: bytes, where: str) -> tuple[Layout, dict[str, memoryview]]:
+    try:
+        features = parse_example(record)
+    except (ValueError, UnicodeDecodeError) as error:
+        raise UserError(f"{where}: not a tf.train.Example: {error}") from error
+    return _layout_of(features, where), features
+
+
+def _numbers(features: dict[str, memoryview], key: str, where: str) -> NDArray[Any]:
+    try:
+        values = decode_feature(features[key])
+    except ValueError as error:
+        raise UserError(f"{where}: the key {key!r} is damaged: {error}") from error
+    if isinstance(values, list):
+        raise UserError(f"{where}: the key {key!r} holds text, expected numbers")
+    return values
+
+
+def _checkpoint_in(record: bytes, where: str) -> int:
+    layout, features = _parse(record, where)
+    values = _numbers(features, layout.checkpoint, where)
+    if len(values) != 1:
+        raise UserError(f"{where}: the key {layout.checkpoint!r} holds {len(values)} numbers, expected 1")
+    return int(values[0])
+
+
+def encode_record(record: bytes, where: str, manifest: Manifest) -> Encoded:
+    """Turn one record into an episode of the data set; runs in a worker."""
+    layout, features = _parse(record, where)
+    pngs = decode_feature(features[layout.observations])
+    actions = _numbers(features, layout.actions, where)
+    rewards = _numbers(features, layout.rewards, where)
+    ending = _numbers(features, layout.ending, where)
+    if not isinstance(pngs, list):
+        raise UserError(f"{where}: the key {layout.observations!r} holds numbers, expected images")
+    steps = len(pngs)
+    for name, values in ((layout.actions, actions), (layout.rewards, rewards), (layout.ending, ending)):
+        if len(values) != steps:
+            raise UserError(f"{where}: found {len(values)} {name}, expected {steps}, one per observation")
+    terminated = steps > 0 and ending[-1] == layout.terminal
+    kept = steps if terminated else max(steps - 1, 0)
+    stored, counts = clean_rewards(rewards[:kept], clip=True)
+    return Encoded(
+        encode_chunks(manifest, _frames(pngs, terminated, where, manifest)),
+        check_actions(actions[:kept], manifest.num_actions, where),
+        stored,
+        End.TERMINATED if terminated else End.TRUNCATED,
+        _checkpoint_in(record, where),
+        counts,
+    )
+
+
+def _frames(pngs: list[bytes], terminated: bool, where: str, manifest: Manifest) -> Iterator[NDArray[np.uint8]]:
+    """Yield the episode's frames in groups of a chunk's size; only one group is decoded at a time."""
+    order = [*range(len(pngs)), len(pngs) - 1] if terminated else list(range(len(pngs)))
+    shape = manifest.frame_shape
+    for first in range(0, len(order), manifest.chunk_frames):
+        pixels = [_decode(pngs[i], i, where, shape) for i in order[first : first + manifest.chunk_frames]]
+        yield np.frombuffer(b"".join(pixels), np.uint8).reshape(-1, *shape)
+
+
+def _decode(png: bytes, number: int, where: str, shape: tuple[int, ...]) -> bytes:
+    """Return the pixels of a grey image, row by row."""
+    try:
+        with Image.open(io.BytesIO(png), formats=["PNG"]) as image:
+            pixels = image.tobytes()  # cheaper than by way of an array
+    except Exception as error:  # Pillow raises many kinds for a damaged image
+        raise DamagedError(f"{where}: observation {number} is not a PNG image: {error}") from error
+    if (image.mode, image.height, image.width) != ("L", *shape):
+        found = f"{image.height}x{image.width} {image.mode}"
+        raise UserError(f"{where}: observation {number}: found {found}, expected {shape[0]}x{shape[1]} L (8-bit grey)")
+    return pixels

@@ -1,0 +1,350 @@
+"""What every import shares: the order of the episodes, parallel work, progress, resuming, and the counts it reports."""
+
+import contextlib
+import logging
+import multiprocessing
+import os
+import re
+import signal
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from protovalue.config import ImportAtariConfig
+from protovalue.data import format as fmt
+from protovalue.data.collect import manifest_of
+from protovalue.data.dataset import Dataset, Folder, open_dataset
+from protovalue.data.format import End, Manifest
+from protovalue.data.sources import DamagedError, Source
+from protovalue.data.splits import Split, check_checkpoints, check_runs, choose_split, numbers
+from protovalue.data.writer import DatasetWriter
+from protovalue.envs.atari import game_names
+from protovalue.envs.registry import make
+from protovalue.errors import UserError
+from protovalue.interrupt import stop_on_interrupt
+from protovalue.progress import ProgressBar
+
+log = logging.getLogger(__name__)
+
+STICKY = 0.25  # with which all of the public Atari data was recorded
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """An episode ready to be appended to a data set."""
+
+    chunks: list[bytes]
+    actions: NDArray[np.int32]
+    rewards: NDArray[np.float32]
+    end: End
+    checkpoint: int = -1
+    counts: dict[str, int] = field(default_factory=dict)
+    """What was found and mended on the way, by name."""
+
+
+Pending: TypeAlias = "Encoded | Future[Encoded]"
+
+
+@dataclass
+class Tally:
+    """What an import counts besides episodes; it ends up in the provenance."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    read: int = 0  # bytes of the sources
+
+    def state(self) -> dict[str, int]:
+        """Return the counts that are not zero."""
+        return {name: count for name, count in self.counts.items() if count}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One import: what to read and what the data set is."""
+
+    out: Path
+    manifest: Manifest
+    source: dict[str, Any]
+    """Where it comes from and what was selected. A continued import must have the same."""
+    files: Sequence[Source]
+    read: Callable[[Source, Tally, "Workers"], Generator[Pending, None, None]]
+    """Yields the selected episodes of one file, always the same ones in the same order."""
+    workers: int
+    skip_damaged: bool = False
+
+
+class Workers:
+    """Processes that encode episodes; with one worker the work is done here, at once."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self._pool: ProcessPoolExecutor | None = None
+        if count > 1:
+            spawn = multiprocessing.get_context("spawn")  # a fork would copy the threads' locks
+            self._pool = ProcessPoolExecutor(count, spawn, initializer=_begin_worker)
+
+    @property
+    def window(self) -> int:
+        """Episodes under way at once: enough to keep every worker busy, few enough to bound the memory."""
+        return 2 * self.count
+
+    def submit(self, work: Callable[..., Encoded], *args: Any) -> Pending:
+        """Do the work in a worker."""
+        if self._pool is not None:
+            return self._pool.submit(work, *args)
+        future: Future[Encoded] = Future()
+        try:
+            future.set_result(work(*args))
+        except UserError as error:
+            future.set_exception(error)
+        return future
+
+    def close(self) -> None:
+        """End the processes; work that has not begun is dropped."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _begin_worker() -> None:
+    """Leave Ctrl-C to the main process, and end with it however it ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def follow() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=follow, daemon=True).start()
+
+
+def run_import(plan: Plan, quiet: bool = False) -> Dataset:
+    """Import, or continue an import that was interrupted, and return the data set.
+
+    The episodes of a plan always come in the same order, so the number of complete ones in the folder is the place to
+    go on from. The provenance holds a file's number and how many episodes came before it: where to start reading.
+    """
+    first, before, counts = _position(plan)
+    if first is None:
+        return open_dataset(plan.out)
+    source = {**plan.source, "position": {"file": first, "episodes": before, "counts": counts}, **counts}
+    done = sum(file.size for file in plan.files[:first])
+    total = done + sum(file.size for file in plan.files[first:])
+    tally = Tally(Counter(counts))
+    workers = Workers(plan.workers)
+    try:
+        with (
+            DatasetWriter(plan.out, plan.manifest, source) as writer,
+            ProgressBar(f"import {plan.out}", _megabytes(total), "MB", _megabytes(done), quiet) as bar,
+            stop_on_interrupt() as stop,
+        ):
+            passed = writer.manifest.episodes - before  # complete ones that come again
+            for number in range(first, len(plan.files)):
+                if number > first:
+                    position = {
+                        "file": number,
+                        "episodes": writer.manifest.episodes - passed,
+                        "counts": tally.state(),
+                    }
+                    writer.note(position=position, **tally.state())
+                base, tally.read = done, 0
+                for encoded in _in_order(plan, plan.files[number], tally, workers):
+                    tally.counts.update(encoded.counts)
+                    if not len(encoded.actions):
+                        tally.counts["empty"] += 1
+                    elif passed:
+                        passed -= 1
+                    else:
+                        writer.append(encoded.chunks, encoded.actions, encoded.rewards, encoded.end, encoded.checkpoint)
+                    now = base + min(tally.read, plan.files[number].size)
+                    bar.advance(_megabytes(now) - _megabytes(done), f"{writer.manifest.transitions:,} steps")
+                    done = now
+                    if stop.requested:
+                        raise KeyboardInterrupt
+                now = base + plan.files[number].size
+                bar.advance(_megabytes(now) - _megabytes(done), f"{writer.manifest.transitions:,} steps")
+                done = now
+            if passed:
+                raise UserError(f"{plan.out}: holds {passed} more episodes than its sources; they have changed")
+            if not writer.manifest.episodes:
+                raise UserError(f"{plan.source['source']}: found no episode that was asked for")
+            writer.note(position=None, **tally.state())
+    except BrokenProcessPool as error:
+        raise UserError("an import process was killed, perhaps for lack of memory; --workers 1 needs least") from error
+    finally:
+        workers.close()
+    return open_dataset(plan.out)
+
+
+def _megabytes(size: int) -> int:
+    return -(-size // 1_000_000)
+
+
+def _in_order(plan: Plan, file: Source, tally: Tally, workers: Workers) -> Iterator[Encoded]:
+    """Yield a file's episodes in their order while later ones are worked on; damage is counted where that is wanted."""
+    pending: deque[Pending] = deque()
+    with contextlib.closing(plan.read(file, tally, workers)) as episodes:
+        while True:
+            try:
+                while len(pending) < workers.window and (item := next(episodes, None)) is not None:
+                    pending.append(item)
+            except DamagedError as error:  # nothing more comes out of this file
+                note_damage(error, tally, plan.skip_damaged)
+            if not pending:
+                return
+            first = pending.popleft()
+            try:
+                encoded = first if isinstance(first, Encoded) else first.result()
+            except DamagedError as error:
+                note_damage(error, tally, plan.skip_damaged)
+            else:
+                yield encoded
+
+
+def note_damage(error: DamagedError, tally: Tally, skip: bool) -> None:
+    """Count damage and say where it is, or raise it where it is not to be passed over."""
+    if not skip:
+        raise UserError(f"{error}; --skip-damaged leaves it out") from error
+    tally.counts["damaged"] += 1
+    log.warning("%s; left out", error)
+
+
+def _position(plan: Plan) -> tuple[int | None, int, dict[str, int]]:
+    """Return the file to start at, the episodes before it and the counts until there; no file if all is done."""
+    if not (plan.out / fmt.MANIFEST).exists():
+        return 0, 0, {}
+    folder = Folder(plan.out)
+    for entry in folder.manifest.provenance:
+        for name, wanted in plan.source.items():
+            if entry.get(name) != wanted:
+                raise UserError(
+                    f"{plan.out}: was imported with {name} {entry.get(name)}, found {wanted}; "
+                    "another import needs another folder"
+                )
+    if folder.manifest.complete:
+        return None, 0, {}
+    position = folder.manifest.provenance[-1].get("position", {})
+    return position.get("file", 0), position.get("episodes", 0), position.get("counts", {})
+
+
+def encode_chunks(manifest: Manifest, frames: Iterator[NDArray[Any]]) -> list[bytes]:
+    """Compress frames that come in groups of `chunk_frames`, the last one perhaps smaller."""
+    codec = manifest.codec
+    return [codec.encode(group) for group in frames]
+
+
+def clean_rewards(rewards: NDArray[Any], clip: bool) -> tuple[NDArray[np.float32], dict[str, int]]:
+    """Return rewards in the stored type with NaN as 0, and how many there were; `clip` holds them to [-1, 1]."""
+    values = np.asarray(rewards, fmt.REWARD)
+    missing = np.isnan(values)
+    values = np.where(missing, np.float32(0), values)
+    if clip:
+        values = np.clip(values, np.float32(-1), np.float32(1))
+    return values.astype(fmt.REWARD), {"nan_rewards": int(missing.sum())} if missing.any() else {}
+
+
+def check_actions(actions: NDArray[Any], num_actions: int, where: str) -> NDArray[np.int32]:
+    """Return actions in the stored type; one outside the environment's set is a UserError."""
+    if len(actions) and not 0 <= actions.min() <= actions.max() < num_actions:
+        found = f"{actions.min()} to {actions.max()}"
+        hint = "; --actions full reads them as the console's 18" if actions.max() < 18 and num_actions < 18 else ""
+        raise UserError(f"{where}: found actions {found}, expected 0 to {num_actions - 1}{hint}")
+    return actions.astype(fmt.ACTION)
+
+
+def atari_manifest(game: str, actions: Literal["minimal", "full"]) -> Manifest:
+    """Return the manifest of public Atari data: sticky actions, clipped rewards, the game's own action set."""
+    env = make(f"atari/{game}", 1, sticky=STICKY, actions=actions)
+    manifest = replace(manifest_of(env), rewards="clipped")
+    env.close()
+    return manifest
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What an Atari import takes of its source, and how the provenance says so."""
+
+    files: list[Source]
+    split: Split
+    source: dict[str, Any]
+
+
+def select(
+    config: ImportAtariConfig,
+    by: str,
+    files: Sequence[Source],
+    run_of: Callable[[Source], int | None],
+    checkpoint_of: Callable[[Source], int | None],
+) -> Selection:
+    """Choose files by run and checkpoint; a file whose name does not tell its checkpoint stays, for its records do."""
+    split = choose_split(config.split, config.checkpoints)
+    if config.runs is not None:
+        wanted = numbers(config.runs, "--runs")
+        missing = sorted(set(wanted) - {run_of(file) for file in files})
+        if missing:
+            raise UserError(f"--runs: found no run {missing[0]} in the paths of {' '.join(config.source)}")
+        files = [file for file in files if run_of(file) in wanted]
+    runs = sorted({run for file in files if (run := run_of(file)) is not None})
+    check_runs(split, config.split, runs)
+    known = [checkpoint for file in files if (checkpoint := checkpoint_of(file)) is not None]
+    if len(known) == len(files):
+        flag = f"--checkpoints {config.checkpoints}" if config.checkpoints else f"--split {config.split}"
+        check_checkpoints(split, known, flag)
+    chosen = [file for file in files if (number := checkpoint_of(file)) is None or split.takes(number)]
+    source = {
+        "by": f"pvn import {by}",
+        "source": " ".join(config.source),
+        "files": len(chosen),
+        "runs": runs,
+        "split": "checkpoints" if config.checkpoints else config.split,
+        "checkpoints": sorted(split.checkpoints) if split.checkpoints is not None else "all",
+        "proportion": config.proportion,
+    }
+    return Selection(chosen, split, source)
+
+
+def game_of(files: Sequence[Source], given: str | None) -> str:
+    """Return the game: the given one, or the one that the files' paths name."""
+    known = {name.lower(): name for name in game_names()}
+    if given is not None:
+        return given  # the environment registry checks it
+    found = set()
+    for file in files:
+        for part in reversed(file.parts):
+            words = [part, *re.findall(r"(?:^|_)([A-Za-z]+)_run_\d", part)]
+            games = [known[word.lower()] for word in words if word.lower() in known]
+            if games:
+                found.add(games[0])
+                break
+    if len(found) != 1:
+        shown = "several games: " + ", ".join(sorted(found)) if found else "none"
+        raise UserError(f"--game: found {shown} in the path of {files[0].url}, expected a name such as Asterix")
+    return found.pop()
+
+
+def cpu_count() -> int:
+    """Processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def report(data: Dataset, out: Path) -> None:
+    """Say what an import gave."""
+    entry = data.folders[0].manifest.provenance[-1]
+    notes = {
+        "empty": "episodes without a complete transition left out",
+        "damaged": "damaged parts left out",
+        "nan_rewards": "NaN rewards set to 0",
+        "headless_steps": "steps of episodes whose beginning is not in their file left out",
+    }
+    print(f"{out}: {data.num_transitions:,} transitions of {data.env_id} in {data.num_episodes:,} episodes")
+    for name, text in notes.items():
+        if entry.get(name):
+            print(f"{entry[name]:,} {text}")
+    print(f"look at it: pvn data info {out} --picture frames.png")

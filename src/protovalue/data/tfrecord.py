@@ -1,0 +1,144 @@
+"""TFRecord files and the `tf.train.Example` messages in them, without TensorFlow."""
+
+import struct
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import google_crc32c
+import numpy as np
+from numpy.typing import NDArray
+
+from protovalue.data.sources import DamagedError, Readable
+
+# A record: length (uint64), masked CRC-32C of these 8 bytes (uint32), the data, masked CRC-32C of the data (uint32).
+_HEAD = struct.Struct("<QI")
+_LARGEST = 4 << 30  # bytes: a length beyond this is damage, not data
+
+Feature = list[bytes] | NDArray[Any]
+
+
+def masked_crc(data: bytes) -> int:
+    """CRC-32C, rotated right by 15 bits plus a constant: what TFRecord stores."""
+    crc = int(google_crc32c.value(data))
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def read_records(
+    stream: Readable, name: str, on_damage: Callable[[DamagedError], None] | None = None
+) -> Iterator[tuple[int, bytes]]:
+    """Yield (offset, data) of every record whose checksums hold; offsets count uncompressed bytes.
+
+    `on_damage` is told of a damaged record, which is then passed over; without it the damage is raised. Where the
+    length itself is damaged, nothing after it can be found.
+    """
+
+    def damaged(error: DamagedError) -> None:
+        if on_damage is None:
+            raise error
+        on_damage(error)
+
+    offset = 0
+    while True:
+        try:
+            head = stream.read(_HEAD.size)
+            if not head:
+                return
+            if len(head) < _HEAD.size:
+                raise DamagedError(f"{name}: truncated in the record at byte {offset}")
+            length, crc = _HEAD.unpack(head)
+            if masked_crc(head[:8]) != crc or length > _LARGEST:
+                raise DamagedError(
+                    f"{name}: damaged record at byte {offset}: the checksum of its length does not match"
+                )
+            data = stream.read(length)
+            tail = stream.read(4)
+            if len(data) < length or len(tail) < 4:
+                raise DamagedError(f"{name}: truncated in the record at byte {offset}")
+        except DamagedError as error:
+            damaged(error)
+            return
+        if masked_crc(data) == struct.unpack("<I", tail)[0]:
+            yield offset, data
+        else:
+            damaged(DamagedError(f"{name}: damaged record at byte {offset}: its checksum does not match"))
+        offset += _HEAD.size + length + 4
+
+
+def parse_example(data: bytes) -> dict[str, memoryview]:
+    """Return the features of an Example by name, each as the undecoded message for `decode_feature`."""
+    features: dict[str, memoryview] = {}
+    for number, message in _fields(memoryview(data)):
+        if number != 1:  # Example.features
+            continue
+        for entry_number, entry in _fields(_message(message)):
+            if entry_number != 1:  # Features.feature: a map entry of key and value
+                continue
+            parts = dict(_fields(_message(entry)))
+            if 1 in parts:
+                features[bytes(_message(parts[1])).decode()] = _message(parts.get(2, memoryview(b"")))
+    return features
+
+
+def decode_feature(feature: memoryview) -> Feature:
+    """Return a Feature's values: a list of bytes, a float32 array or an int64 array; packed or not."""
+    for number, message in _fields(feature):
+        if number == 1:  # bytes_list
+            return [bytes(_message(value)) for _, value in _fields(_message(message))]
+        if number == 2:  # float_list
+            raw = b"".join(bytes(_message(value)) for _, value in _fields(_message(message)))
+            return np.frombuffer(raw, "<f4").astype(np.float32)
+        if number == 3:  # int64_list
+            values: list[int] = []
+            for _, value in _fields(_message(message)):
+                values += [value] if isinstance(value, int) else _varints(value)
+            return np.array(values, np.uint64).view(np.int64)
+    return []
+
+
+def _message(value: int | memoryview) -> memoryview:
+    if isinstance(value, int):
+        raise ValueError("found a number where a message was expected")
+    return value
+
+
+def _fields(data: memoryview) -> Iterator[tuple[int, int | memoryview]]:
+    """Yield (field number, value) of a protobuf message; a value is a number or the bytes of what it contains."""
+    at = 0
+    while at < len(data):
+        key, at = _varint(data, at)
+        kind = key & 7
+        if kind == 0:
+            value, at = _varint(data, at)
+            yield key >> 3, value
+            continue
+        if kind == 2:
+            size, at = _varint(data, at)
+        elif kind in (1, 5):
+            size = 8 if kind == 1 else 4
+        else:
+            raise ValueError(f"unknown protobuf wire type {kind}")
+        if at + size > len(data):
+            raise ValueError("a protobuf field is longer than its message")
+        yield key >> 3, data[at : at + size]
+        at += size
+
+
+def _varint(data: memoryview, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        if at >= len(data) or shift > 63:
+            raise ValueError("a protobuf number does not end")
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value & 0xFFFFFFFFFFFFFFFF, at
+        shift += 7
+
+
+def _varints(data: memoryview) -> list[int]:
+    values, at = [], 0
+    while at < len(data):
+        value, at = _varint(data, at)
+        values.append(value)
+    return values

@@ -1,0 +1,1 @@
+"""Judgement: episodes played by trained agents."""

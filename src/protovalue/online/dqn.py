@@ -1,0 +1,149 @@
+"""DQN end to end: the encoder learns too, one per seed, from a replay of frames."""
+
+import copy
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from protovalue.config import DqnConfig
+from protovalue.envs.base import Env
+from protovalue.envs.registry import make
+from protovalue.nets.encoders import Encoder, make_encoder
+from protovalue.online.agent import Agent, Rule
+from protovalue.online.loop import choose_device, print_summary, train
+from protovalue.online.presets import Presets, resolve
+from protovalue.online.record import Recorder
+from protovalue.online.replay import Batch
+from protovalue.pretrain.base import seeded
+from protovalue.runs import config_fields
+
+PRESETS: Presets = {
+    # Dopamine's DQN. Its target network is copied every 8,000 agent steps: with an update every 4 steps, 2,000 updates.
+    ("paper", "*"): {
+        "encoder": "nature",
+        "steps": 50_000_000,
+        "epsilon": 0.01,
+        "epsilon_start": 1.0,
+        "epsilon_steps": 250_000,
+        "n_step": 1,
+        "learning_rate": 6.25e-5,
+        "max_gradient_norm": 0.0,
+        "replay_min": 20_000,
+        "replay_size": 1_000_000,
+        "update_every": 4,
+        "target_every": 2_000,
+        "log_every": 10_000,
+        "checkpoint_every": 50_000,
+    },
+    ("paper", "minatar"): {"encoder": "minatar", "threads": 1},
+    ("small", "*"): {
+        "encoder": "nature",
+        "steps": 1_000_000,
+        "epsilon": 0.01,
+        "epsilon_start": 1.0,
+        "epsilon_steps": 100_000,
+        "n_step": 1,
+        "learning_rate": 1e-4,
+        "max_gradient_norm": 10.0,
+        "replay_min": 10_000,
+        "replay_size": 100_000,
+        "update_every": 4,
+        "target_every": 1_000,
+        "log_every": 5_000,
+        "checkpoint_every": 25_000,
+    },
+    ("small", "minatar"): {
+        "encoder": "minatar",
+        "steps": 300_000,
+        "n_step": 3,
+        "learning_rate": 1e-3,
+        "update_every": 2,
+        "target_every": 500,
+        "threads": 1,
+    },
+}
+
+
+class Dqn(Agent):
+    """S networks trained end to end: an encoder of its own and a head for each seed."""
+
+    def __init__(
+        self,
+        rule: Rule,
+        seeds: Sequence[int],
+        num_actions: int,
+        encoder: Encoder | Sequence[Encoder],
+        scale: float = 1.0,
+        device: str = "cpu",
+    ) -> None:
+        """Make agents that start from one encoder, or from one each; features are divided by `scale`."""
+        first = encoder if isinstance(encoder, Encoder) else encoder[0]
+        super().__init__(rule, seeds, first.num_features, num_actions)
+        start = [encoder] * len(seeds) if isinstance(encoder, Encoder) else encoder
+        self.encoders = nn.ModuleList(copy.deepcopy(one) for one in start).requires_grad_(True)
+        self.target_encoders = copy.deepcopy(self.encoders)
+        self._factor = 1.0 / scale
+        self.pack(device)
+
+    def _parameters_of(self, which: str) -> list[tuple[nn.Parameter, slice, tuple[int, ...]]]:
+        listed = super()._parameters_of(which)
+        encoders = self.encoders if which == "online" else self.target_encoders
+        for same in zip(*(encoder.parameters() for encoder in encoders), strict=True):
+            listed += [(parameter, slice(s, s + 1), tuple(parameter.shape)) for s, parameter in enumerate(same)]
+        return listed
+
+    @torch.inference_mode()
+    def see(self, obs: NDArray[Any]) -> Tensor:
+        """Map observations (S * E, stack, *frame_shape), E of each seed in turn, to features (S, E, k)."""
+        grouped = obs.reshape(self.num_seeds, -1, *obs.shape[1:])
+        return self._encode(self.encoders, grouped)
+
+    def items(self, obs: NDArray[Any], features: Tensor) -> NDArray[Any]:
+        """Return the newest frames (S, *frame_shape)."""
+        newest: NDArray[Any] = obs[:, -1]
+        return newest
+
+    def features_of(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Encode the sampled frames: x with gradient, x' with the target's encoders."""
+        with torch.no_grad():
+            next_x = self._encode(self.target_encoders, batch.next_obs)
+            choice = self._encode(self.encoders, batch.next_obs) if self.rule.double else None
+        return self._encode(self.encoders, batch.obs), next_x, choice
+
+    def _encode(self, encoders: nn.ModuleList, obs: NDArray[Any]) -> Tensor:
+        frames = torch.from_numpy(np.ascontiguousarray(obs)).to(self.theta.device)
+        rows = [encoder(part) for encoder, part in zip(encoders, frames, strict=True)]
+        features = torch.stack(rows)
+        return features if self._factor == 1.0 else features * self._factor
+
+
+def train_dqn(config: DqnConfig, quiet: bool = False) -> Path:
+    """Train DQN end to end as `config` says, or continue to; return the run folder."""
+    config = resolve(config, PRESETS)
+    env, agent, recorded = prepare(config)
+    if config.data is None:
+        return train(config, recorded, env, agent, quiet=quiet)
+    assert config.steps is not None
+    recorder = Recorder(config.data, env, config.steps, config.stages, config.seed_list()[0])
+    return train(config, recorded, env, agent, recorder, quiet)
+
+
+def dqn_command(config: DqnConfig) -> None:
+    """Train, and say what there is now."""
+    print_summary(train_dqn(config))
+
+
+def prepare(config: DqnConfig) -> tuple[Env, Agent, dict[str, Any]]:
+    """Make the environments and the agents of a resolved config, and what identifies the run."""
+    seeds = config.seed_list()
+    env = make(config.env, len(seeds), **config.options.given())
+    assert config.encoder is not None
+    shape = env.single_observation_space.shape
+    encoders = [make_encoder(config.encoder, shape, config.width, seeded(seed, 0)) for seed in seeds]
+    agent = Dqn(Rule.of(config), seeds, env.num_actions, encoders, device=choose_device(config))
+    return env, agent, {**config_fields(config), "kind": "dqn"}

@@ -1,0 +1,191 @@
+"""Linear DQN on frozen features: Q(x, a) = phi(x)^T w_a + b_a, the paper's measure of a representation."""
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from protovalue.config import OnlineConfig
+from protovalue.encoder import FrozenEncoder, load_encoder
+from protovalue.envs.base import Env
+from protovalue.envs.registry import make
+from protovalue.errors import UserError
+from protovalue.nets.encoders import ENCODERS, make_encoder
+from protovalue.online.agent import Agent, Rule
+from protovalue.online.dqn import Dqn
+from protovalue.online.loop import choose_device, print_summary, train
+from protovalue.online.presets import Presets, resolve
+from protovalue.online.replay import Batch
+from protovalue.pretrain.base import seeded
+from protovalue.runs import config_fields
+
+PRESETS: Presets = {
+    # The paper's table of online hyperparameters. 3.75M agent steps are 15M frames. The copy of the target network
+    # every 2,000 updates is from the reference code: the paper does not say.
+    ("paper", "*"): {
+        "steps": 3_750_000,
+        "epsilon": 0.01,
+        "epsilon_steps": 0,
+        "n_step": 1,
+        "learning_rate": 6.25e-5,
+        "max_gradient_norm": 10.0,
+        "replay_min": 2_000,
+        "replay_size": 1_000_000,
+        "update_every": 1,
+        "target_every": 2_000,
+        "feature_scale": "none",
+        "log_every": 10_000,
+        "checkpoint_every": 50_000,
+    },
+    ("small", "*"): {
+        "steps": 100_000,
+        "epsilon": 0.01,
+        "epsilon_start": 1.0,
+        "epsilon_steps": 10_000,
+        "n_step": 1,
+        "learning_rate": 2.5e-4,
+        "max_gradient_norm": 10.0,
+        "replay_min": 1_000,
+        "replay_size": 100_000,
+        "update_every": 1,
+        "target_every": 500,
+        "feature_scale": "rms",
+        "log_every": 1_000,
+        "checkpoint_every": 10_000,
+    },
+    ("small", "minatar"): {"steps": 60_000, "learning_rate": 5e-4, "target_every": 250, "threads": 1},
+}
+
+RANDOM = "random:"
+PROBE_ENVS, PROBE_STEPS, PROBE_EVERY = 16, 320, 10  # 16 * 320 / 10 = 512 observations, as many as a data set's probe
+
+
+class LinearDqn(Agent):
+    """S linear agents (or with hidden layers) on the features of one frozen encoder."""
+
+    def __init__(
+        self,
+        rule: Rule,
+        seeds: Sequence[int],
+        num_actions: int,
+        encoder: FrozenEncoder,
+        scale: float,
+        device: str = "cpu",
+        dtype: Any = np.float16,
+    ) -> None:
+        """Make agents that divide the encoder's features by `scale` and store them as `dtype`."""
+        super().__init__(rule, seeds, encoder.num_features, num_actions)
+        self.encoder, self._factor, self._dtype = encoder, 1.0 / scale, dtype
+        self.pack(device)
+
+    @torch.inference_mode()
+    def see(self, obs: NDArray[Any]) -> Tensor:
+        """Map observations (S * E, stack, *frame_shape) to features (S, E, k): one pass for all seeds."""
+        features: Tensor = self.encoder(torch.from_numpy(obs).to(self.theta.device)).mul_(self._factor)
+        return features.view(self.num_seeds, -1, features.shape[1])
+
+    def items(self, obs: NDArray[Any], features: Tensor) -> NDArray[Any]:
+        """Return the features to store (S, k)."""
+        stored: NDArray[Any] = features[:, 0].cpu().numpy().astype(self._dtype)
+        return stored
+
+    def features_of(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Return the stored features; frozen, so the same for the target network."""
+        x, next_x = (torch.from_numpy(part).to(self.theta.device).float() for part in (batch.obs, batch.next_obs))
+        return x, next_x, next_x if self.rule.double else None
+
+
+def train_online(config: OnlineConfig, quiet: bool = False) -> Path:
+    """Train agents on a frozen encoder as `config` says, or continue to; return the run folder."""
+    config = resolve(config, PRESETS)
+    env, agent, recorded = prepare(config)
+    return train(config, recorded, env, agent, quiet=quiet)
+
+
+def online_command(config: OnlineConfig) -> None:
+    """Train, and say what there is now."""
+    print_summary(train_online(config))
+
+
+def prepare(config: OnlineConfig) -> tuple[Env, Agent, dict[str, Any]]:
+    """Make the environments and the agents of a resolved config, and what identifies the run."""
+    seeds = config.seed_list()
+    env = make(config.env, len(seeds), **config.options.given())
+    device = choose_device(config)
+    encoder = find_encoder(config.encoder, env, config.other_game).to(device)
+    scale = feature_scale(encoder, env) if config.feature_scale == "rms" else 1.0
+    recorded = {**config_fields(config), "kind": "online", "feature_divisor": scale}
+    recorded["encoder_checksum"] = encoder_checksum(encoder)
+    if not config.encoder.startswith(RANDOM):
+        recorded["encoder"] = str(Path(config.encoder).absolute())  # so that the agent can be loaded from anywhere
+    if config.finetune:
+        return env, Dqn(Rule.of(config), seeds, env.num_actions, encoder.encoder, scale, device), recorded
+    dtype = np.float16 if config.replay_dtype == "float16" else np.float32
+    return env, LinearDqn(Rule.of(config), seeds, env.num_actions, encoder, scale, device, dtype), recorded
+
+
+def find_encoder(name: str, env: Env, other_game: bool = False) -> FrozenEncoder:
+    """Load the encoder of a folder, or make that of random:ARCHITECTURE:WIDTH[:SEED], and check that it fits `env`."""
+    shape = env.single_observation_space.shape
+    if name.startswith(RANDOM):
+        parts = name.split(":")[1:]
+        good = len(parts) in (2, 3) and all(part.isdigit() for part in parts[1:]) and parts[0] in ENCODERS
+        if not good:
+            architectures = "|".join(ENCODERS)
+            raise UserError(f"--encoder: found {name!r}, expected random:{architectures}:WIDTH or ...:WIDTH:SEED")
+        seed = int(parts[2]) if len(parts) == 3 else 0
+        random = make_encoder(parts[0], shape, int(parts[1]), seeded(seed, 0))
+        return FrozenEncoder(random, {"env_id": env.env_id, "method": "random"})
+    encoder = load_encoder(Path(name))
+    if encoder.observation_shape != shape:
+        raise UserError(
+            f"--encoder: {name} is for observations {encoder.observation_shape}, expected {shape} of {env.env_id}"
+        )
+    trained_on = encoder.about.get("env_id")
+    if trained_on != env.env_id and not other_game:
+        raise UserError(
+            f"--encoder: {name} was trained on {trained_on}, expected {env.env_id}; --other-game allows it all the same"
+        )
+    return encoder
+
+
+def feature_scale(encoder: FrozenEncoder, env: Env) -> float:
+    """Return the root mean square of an encoder's features: one number, so that their geometry stays as it is.
+
+    Taken on the data that the encoder was made with; where there were none, on 512 observations of a random policy,
+    always the same ones for an environment.
+    """
+    recorded = encoder.about.get("summary", {}).get("feature_rms")
+    if recorded is None:
+        recorded = float(encoder.features(random_observations(env)).square().mean().sqrt())
+    if not recorded > 0:
+        raise UserError("--feature-scale: the encoder's features are all zero on its data, expected some that are not")
+    return float(recorded)
+
+
+def random_observations(like: Env) -> NDArray[Any]:
+    """Return observations of a random policy in an environment such as `like`, spread over 320 steps."""
+    env = make(like.env_id, PROBE_ENVS, **like.options)
+    rng = np.random.default_rng(0)
+    obs, _ = env.reset(seed=0)
+    kept = []
+    for step in range(PROBE_STEPS):
+        if step % PROBE_EVERY == 0:
+            kept.append(obs)
+        obs = env.step(rng.integers(env.num_actions, size=PROBE_ENVS))[0]
+    env.close()
+    return np.concatenate(kept)
+
+
+def encoder_checksum(encoder: FrozenEncoder) -> str:
+    """Return a checksum of an encoder's parameters: a run does not go on with another encoder in the same place."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(encoder.encoder.state_dict().items()):
+        digest.update(name.encode())
+        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,21 @@
+"""Values for the fields of the online agents that a user leaves unset."""
+
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from protovalue.config import AgentConfig
+
+T = TypeVar("T", bound=AgentConfig)
+Presets = dict[tuple[str, str], dict[str, Any]]
+
+
+def resolve(config: T, presets: Presets) -> T:
+    """Fill the fields left at None by (preset, family of the environment); "*" is every family."""
+    family = config.env.partition("/")[0]
+    values: dict[str, Any] = {}
+    for key in ((config.preset, "*"), (config.preset, family)):
+        values |= presets.get(key, {})
+    config = replace(config, **{name: value for name, value in values.items() if getattr(config, name) is None})
+    if config.epsilon_start is None:  # without a schedule, exploration is the same from the first step to the last
+        config = replace(config, epsilon_start=config.epsilon)
+    return config

@@ -1,0 +1,339 @@
+"""Replay memory of many seeds: each observation stored once, in a ring per seed, on memory or on a mapped folder."""
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from protovalue.errors import UserError
+from protovalue.files import write_all
+
+Array = NDArray[Any]
+Index = NDArray[np.int64]
+
+GOING_ON, TERMINATED, TRUNCATED, LAST = range(4)
+"""What a slot is: a transition within an episode, its last one, or (LAST) no transition but the final observation of a
+truncated episode, from which a learner bootstraps."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """n-step transitions of S seeds, B each."""
+
+    obs: Array
+    """(S, B, *item_shape), or (S, B, stack, *item_shape) where there is a stack."""
+    action: Index
+    """(S, B)"""
+    reward: NDArray[np.float32]
+    """(S, B) sum over the steps of gamma^j r_j."""
+    discount: NDArray[np.float32]
+    """(S, B) gamma^steps, 0 where the episode terminated within them."""
+    next_obs: Array
+    """As `obs`: n steps later, or at the episode's end if that comes first."""
+    slot: Index
+    """(S, B) the slot that the transition starts in."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What one slot of a replay holds."""
+
+    item_shape: tuple[int, ...]
+    dtype: Any
+    num_actions: int
+    stack: int | None = None
+    """Items in an observation; None where an item is a whole one."""
+    reward_dtype: Any = np.float32
+
+    @property
+    def arrays(self) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
+        """Return type and shape by name."""
+        action = np.uint8 if self.num_actions <= 64 else np.uint16  # times 4, plus the kind of the slot
+        arrays: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {
+            "items": (np.dtype(self.dtype), self.item_shape),
+            "codes": (np.dtype(action), ()),
+            "rewards": (np.dtype(self.reward_dtype), ()),
+        }
+        if self.stack is not None:
+            arrays["ages"] = (np.dtype(np.uint8), ())  # frames before this one in its episode, at most 255
+        return arrays
+
+    @property
+    def step_bytes(self) -> int:
+        """Memory of one slot."""
+        return sum(dtype.itemsize * int(np.prod(shape, dtype=int)) for dtype, shape in self.arrays.values())
+
+
+class Replay:
+    """A ring of slots for each of S seeds. All seeds add one transition at a time, together.
+
+    A slot has an observation ("item": features, or the newest frame of a stack), and the action, the reward and the
+    kind of the transition that starts there. Its next observation is the next slot's. A truncated episode's final
+    observation takes a slot of its own that no transition starts in; a terminated one's is never needed, so not stored.
+    The newest slot is open: it has its item but no action yet.
+
+    Slots are numbered from 0 for ever; slot i lies at i mod `slots`. The newest `capacity` are sampled from. There are
+    `slack` more of them than that, so that what was there at a checkpoint is still there when the process is killed.
+    """
+
+    def __init__(self, seeds: int, capacity: int, layout: Layout, slack: int = 0, folder: Path | None = None) -> None:
+        """Make an empty replay: in memory, or mapped to files in `folder`."""
+        self.seeds, self.capacity, self.stack, self.slack = seeds, capacity, layout.stack, slack
+        self.slots = capacity + slack + 1
+        self._types = layout.arrays
+        self._mapped = folder is not None
+        self.arrays = {name: self._allocate(name, folder) for name in self._types}
+        self.written = np.zeros(seeds, np.int64)  # closed slots; the open one has this number
+        self._saved = np.zeros(seeds, np.int64)  # slots before this one are on disk
+        self._rows = np.arange(seeds)
+        self._first_at = self._rows[:, None] * self.slots  # (S, 1) where a seed's ring begins in the flat arrays
+        self._flat = {name: array.reshape(seeds * self.slots, *array.shape[2:]) for name, array in self.arrays.items()}
+
+    def begin(self, items: Array) -> None:
+        """Open a slot with the first observation of an episode, for every seed."""
+        at = self.written % self.slots
+        self.arrays["items"][self._rows, at] = items
+        if self.stack is not None:
+            self.arrays["ages"][self._rows, at] = 0
+
+    def add(
+        self,
+        actions: Array,
+        rewards: Array,
+        terminated: NDArray[np.bool_],
+        truncated: NDArray[np.bool_],
+        next_items: Array,
+        final_items: Array,
+    ) -> None:
+        """Close the open slots with a transition each and open the next ones.
+
+        Args:
+            actions: (S,).
+            rewards: (S,).
+            terminated: (S,).
+            truncated: (S,), never together with terminated.
+            next_items: (S, *item_shape) of the observations to act on next, the first of a new episode at an end.
+            final_items: (S, *item_shape); row s is the final observation where seed s was truncated, else anything.
+        """
+        arrays, rows, at = self.arrays, self._rows, self.written % self.slots
+        arrays["codes"][rows, at] = actions * 4 + terminated * TERMINATED + truncated * TRUNCATED
+        arrays["rewards"][rows, at] = rewards
+        age = np.minimum(arrays["ages"][rows, at].astype(np.int64) + 1, 255) if self.stack is not None else None
+        self.written += 1
+        if truncated.any():
+            cut = np.flatnonzero(truncated)
+            at = self.written[cut] % self.slots
+            arrays["items"][cut, at] = final_items[cut]
+            arrays["codes"][cut, at] = LAST
+            if age is not None:
+                arrays["ages"][cut, at] = age[cut]
+            self.written[cut] += 1
+        at = self.written % self.slots
+        arrays["items"][rows, at] = next_items
+        if age is not None:
+            arrays["ages"][rows, at] = np.where(terminated | truncated, 0, age)
+
+    def cut(self) -> None:
+        """Call the episodes under way truncated here; `begin` must follow. For environments that had to start anew."""
+        for s in range(self.seeds):
+            last = int(self.written[s]) - 1
+            code = int(self.arrays["codes"][s, last % self.slots])
+            # TRUNCATED right before the open slot: this was done before, by a process that was then killed.
+            if last >= 0 and code % 4 in (GOING_ON, TRUNCATED):
+                self.arrays["codes"][s, last % self.slots] = code // 4 * 4 + TRUNCATED
+                self.arrays["codes"][s, (last + 1) % self.slots] = LAST
+                self._saved[s] = min(self._saved[s], last)
+                self.written[s] += 1
+
+    def window(self, n_step: int) -> tuple[Index, Index]:
+        """Return first and end (S,) of the slots that n-step transitions can start in.
+
+        All n steps must have been taken, and the frames before the first must still be there for its stack.
+        """
+        first = np.maximum(self.written - self.capacity, 0)
+        if self.stack is not None:
+            first = np.where(first > 0, first + self.stack - 1, 0)
+        return first, self.written - n_step + 1
+
+    @property
+    def unsaved(self) -> int:
+        """Slots written since the last `save`, of the seed with most of them."""
+        return int((self.written - self._saved).max())
+
+    def kind(self, slot: Index) -> Array:
+        """Return what the slots (S, ...) of the seeds are: one of GOING_ON, TERMINATED, TRUNCATED, LAST."""
+        return self._take("codes", slot) % 4
+
+    def sample(self, uniform: NDArray[np.float64], n_step: int, redraw: Callable[[int, int], Array]) -> Index:
+        """Choose slots (S, B) uniformly among those that transitions start in.
+
+        Args:
+            uniform: numbers in [0, 1) (S, B).
+            n_step: steps of a transition.
+            redraw: gives new numbers (S, B) for (attempt, B), for the few that met a slot without a transition.
+        """
+        first, end = self.window(n_step)
+        first, count = first[:, None], (end - first)[:, None]
+        slot: Index = first + (uniform * count).astype(np.int64)
+        attempt = 0
+        while (wrong := self.kind(slot) == LAST).any():
+            fresh = first + (redraw(attempt, slot.shape[1]) * count).astype(np.int64)
+            slot = np.where(wrong, fresh, slot)
+            attempt += 1
+        return slot
+
+    def batch(self, slot: Index, n_step: int, gamma: float) -> Batch:
+        """Return the n-step transitions that start in the slots (S, B); sums stop at the end of an episode."""
+        code = self._take("codes", slot)
+        kind, action = code % 4, (code // 4).astype(np.int64)
+        reward = self._take("rewards", slot).astype(np.float32)
+        steps = np.ones_like(slot)
+        terminal = kind == TERMINATED
+        going_on = kind == GOING_ON
+        for j in range(1, n_step):
+            kind = self._take("codes", slot + j) % 4
+            reward += np.where(going_on, np.float32(gamma**j) * self._take("rewards", slot + j), np.float32(0))
+            steps += going_on
+            terminal |= going_on & (kind == TERMINATED)
+            going_on &= kind == GOING_ON
+        discount = np.where(terminal, 0.0, np.power(gamma, steps)).astype(np.float32)
+        size = slot.shape[1]
+        # A terminated episode has no next observation here: any will do, as its discount is 0.
+        items = self._items(np.concatenate([slot, slot + np.where(terminal, 0, steps)], axis=1))  # (S, 2 B, ...)
+        return Batch(items[:, :size], action, reward, discount, items[:, size:], slot)
+
+    def save(self, folder: Path) -> None:
+        """Bring the files in `folder` up to date: only what is new is written. Durable when it returns."""
+        for name, array in self.arrays.items():
+            if isinstance(array, np.memmap):
+                array.flush()
+                continue
+            with _growing(folder / f"{name}.bin") as file:
+                size = array[0, 0].nbytes
+                for s in range(self.seeds):
+                    for start, end in self._spans(self._saved[s], self.written[s] + 1):
+                        os.lseek(file, (s * self.slots + start) * size, os.SEEK_SET)
+                        write_all(file, memoryview(array[s, start:end].tobytes()))
+                os.fsync(file)
+        self._saved = self.written.copy()
+
+    def load(self, folder: Path, written: list[int]) -> None:
+        """Take back what `save` wrote when `written` was the count of closed slots."""
+        self.written[:] = written
+        self._saved = self.written.copy()
+        for name, array in self.arrays.items():
+            path, size = folder / f"{name}.bin", array[0, 0].nbytes
+            if not path.is_file():
+                raise UserError(f"{path}: missing: the run cannot go on without its replay")
+            needed = max((self._end(s) + s * self.slots) * size for s in range(self.seeds))
+            if path.stat().st_size < needed:
+                raise UserError(f"{path}: damaged: found {path.stat().st_size:,} bytes, expected {needed:,} or more")
+            if self._mapped:
+                continue
+            with path.open("rb") as file:
+                for s in range(self.seeds):
+                    oldest = max(0, self.written[s] - self.capacity)
+                    for start, end in self._spans(oldest, self.written[s] + 1):
+                        file.seek((s * self.slots + start) * size)
+                        data = file.read((end - start) * size)
+                        array[s, start:end] = np.frombuffer(data, array.dtype).reshape(array[s, start:end].shape)
+
+    def _end(self, s: int) -> int:
+        """One more than the highest place of a seed's ring that holds anything."""
+        return int(min(self.written[s] + 1, self.slots))
+
+    def _spans(self, first: int, end: int) -> Iterator[tuple[int, int]]:
+        """Split the slots first .. end - 1 into at most two runs of places in the ring."""
+        first = max(first, end - self.slots)
+        start, stop = int(first % self.slots), int((end - 1) % self.slots) + 1
+        if end <= first:
+            return
+        if start < stop:
+            yield start, stop
+        else:
+            yield start, self.slots
+            yield 0, stop
+
+    def _take(self, name: str, slot: Index) -> Array:
+        return self._flat[name].take(self._first_at + slot % self.slots, axis=0)
+
+    def _items(self, slot: Index) -> Array:
+        """Return items (S, B, ...), or stacks of them (S, B, stack, ...), zero before an episode's first."""
+        if self.stack is None:
+            return self._take("items", slot)
+        back = np.arange(self.stack - 1, -1, -1)  # oldest first
+        seeds, size = slot.shape
+        at = (slot[..., None] - back).reshape(seeds, size * self.stack)
+        stacks = self._take("items", at).reshape(seeds, size, self.stack, *self._types["items"][1])
+        before = back > self._take("ages", slot)[..., None]  # (S, B, stack) frames before the episode's first
+        if before.any():
+            stacks[before] = 0
+        return stacks
+
+    def _allocate(self, name: str, folder: Path | None) -> Array:
+        dtype, shape = self._types[name]
+        full = (self.seeds, self.slots, *shape)
+        if folder is None:
+            try:
+                return np.zeros(full, dtype)
+            except MemoryError:
+                raise UserError(
+                    f"--replay-size: no memory for {self.capacity:,} steps of {self.seeds} seeds; "
+                    "choose a smaller one, or --replay-dir to map it to files"
+                ) from None
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"{name}.bin"
+        size = int(np.prod(full)) * dtype.itemsize
+        if not path.exists() or path.stat().st_size < size:
+            with path.open("ab") as file:
+                file.truncate(size)
+        return np.memmap(path, dtype, "r+", shape=full)
+
+
+class _growing:  # noqa: N801
+    """A file open for writing anywhere in it, without truncating it."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
+
+    def __enter__(self) -> int:
+        return self._descriptor
+
+    def __exit__(self, *error: object) -> None:
+        os.close(self._descriptor)
+
+
+def check_room(needed: int, folder: Path | None, what: str) -> None:
+    """Refuse a replay that cannot fit into the memory, or on the disk of `folder`, that is available."""
+    if folder is None:
+        available, where, other = available_memory(), "memory", ", or --replay-dir to map it to files"
+    else:
+        existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+        available, where, other = shutil.disk_usage(existing).free, f"free space of {folder}", ""
+    if needed > available:
+        raise UserError(
+            f"--replay-size: {what} needs {gibibytes(needed)}, found {gibibytes(available)} of {where}; "
+            f"choose a smaller one or fewer seeds{other}"
+        )
+
+
+def available_memory() -> int:
+    """Return the memory that can be used without swapping, in bytes."""
+    try:
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def gibibytes(size: int) -> str:
+    """Return a size as text."""
+    return f"{size / 2**30:.2f} GiB" if size >= 2**28 else f"{size / 2**20:.1f} MiB"

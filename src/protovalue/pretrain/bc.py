@@ -1,0 +1,50 @@
+"""Behaviour cloning: the encoder learns to tell which action the data's policy took."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from protovalue.config import PretrainConfig
+from protovalue.data.dataset import Dataset
+from protovalue.losses import cloning_loss
+from protovalue.nets.layers import Dense
+from protovalue.pretrain.base import Method, Sample, seeded
+
+
+@dataclass(frozen=True, kw_only=True)
+class BcConfig(PretrainConfig):
+    """Train an encoder to predict the logged action: behaviour cloning with a linear head.
+
+    Example: pvn pretrain --method bc --data data/breakout --out runs/bc
+
+    It learns what the policy that made the data looked at. From uniformly random actions there is nothing to learn.
+    """
+
+    method: str = "bc"
+
+
+class BehaviourCloning(Method):
+    """Scores phi(x)^T w_a + b_a of each action, trained by cross-entropy on the logged one."""
+
+    Config: ClassVar[type[PretrainConfig]] = BcConfig
+    # No presets of its own: it has no settings beyond the encoder, the steps and the optimiser that all methods share.
+
+    def __init__(self, config: BcConfig, data: Dataset | None, observation_shape: tuple[int, ...], device: str) -> None:
+        super().__init__(config, data, observation_shape, device)
+        self.head = Dense(self.encoder.num_features, self.data.num_actions, seeded(config.seed, 1))
+
+    def sample(self, step: int) -> Sample:
+        """Return observations and the actions taken."""
+        batch = self.sampler.batch(step)
+        return {"obs": torch.from_numpy(batch.obs), "action": torch.from_numpy(batch.action)}
+
+    def loss(self, sample: Sample) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the mean cross-entropy."""
+        scores = self.head(self.encoder(sample["obs"]))  # (B, A)
+        right = scores.detach().argmax(dim=1) == sample["action"]
+        return cloning_loss(scores, sample["action"]).mean(), {"accuracy": right.to(torch.float32).mean()}
+
+
+METHOD = BehaviourCloning

@@ -1,0 +1,95 @@
+"""The oracle: offline double DQN on the data's own, clipped rewards. What a representation with rewards would give."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from protovalue.config import PretrainConfig, require
+from protovalue.data.dataset import Dataset
+from protovalue.losses import q_loss, q_target
+from protovalue.nets.heads import TaskHeads
+from protovalue.pretrain.base import Method, Sample, seeded
+from protovalue.pretrain.target import TargetNetwork
+
+
+@dataclass(frozen=True, kw_only=True)
+class RewardConfig(PretrainConfig):
+    """Train an encoder by offline Q-learning on the environment's rewards, which no other method sees.
+
+    Example: pvn pretrain --method reward --data data/breakout --out runs/reward
+    """
+
+    method: str = "reward"
+    gamma: float = 0.99
+    """Discount factor."""
+    clip_rewards: bool = True
+    """Learn from rewards clipped to [-1, 1]; no difference where the data set has clipped ones already."""
+    double: bool = True
+    """Double Q-learning: the trained network chooses the next action, the target network values it."""
+    huber: bool = False
+    """Huber loss in place of the squared error."""
+    target_ema: float | None = None
+    """Share of the target network that is kept in each step [0.99; small MinAtar 0.95]."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(0 <= self.gamma < 1, "--gamma", self.gamma, "at least 0 and less than 1")
+        good = self.target_ema is None or 0 <= self.target_ema < 1
+        require(good, "--target-ema", self.target_ema, "at least 0 and less than 1")
+
+
+class EnvironmentReward(Method):
+    """Q(x, a) = phi(x)^T w_a + b_a, one task whose reward is the environment's."""
+
+    Config: ClassVar[type[PretrainConfig]] = RewardConfig
+    presets: ClassVar[dict[tuple[str, str], dict[str, Any]]] = {
+        # The paper gives no settings of its own for this one: the target network follows as that of its main method.
+        ("paper", "*"): {"target_ema": 0.99},
+        ("small", "*"): {"target_ema": 0.99},
+        ("small", "minatar"): {"target_ema": 0.95},
+    }
+    config: RewardConfig
+
+    def __init__(
+        self, config: RewardConfig, data: Dataset | None, observation_shape: tuple[int, ...], device: str
+    ) -> None:
+        super().__init__(config, data, observation_shape, device)
+        self.head = TaskHeads(self.encoder.num_features, 1, self.data.num_actions, seeded(config.seed, 1))
+        self.target = TargetNetwork({"encoder": self.encoder, "head": self.head}, config.target_ema)
+
+    def sample(self, step: int) -> Sample:
+        """Return transitions with the logged rewards."""
+        batch = self.sampler.batch(step)
+        return {
+            "frames": torch.from_numpy(batch.frames),
+            "action": torch.from_numpy(batch.action),
+            "reward": torch.from_numpy(batch.reward),
+            "terminal": torch.from_numpy(batch.terminal),
+        }
+
+    def loss(self, sample: Sample) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the mean loss of the Q-learning errors."""
+        config, reward = self.config, sample["reward"]
+        obs, next_obs = sample["frames"][:, :-1], sample["frames"][:, 1:]
+        value = self.head.taken(self.encoder(obs), sample["action"]).squeeze(1)  # (B,)
+        with torch.no_grad():
+            target_next = self.target["head"].all_actions(self.target["encoder"](next_obs)).squeeze(1)  # (B, A)
+            online_next = self.head.all_actions(self.encoder(next_obs)).squeeze(1) if config.double else None
+        clipped = reward.clamp(-1.0, 1.0) if config.clip_rewards else reward
+        discount = config.gamma * (~sample["terminal"]).to(reward.dtype)
+        target = q_target(clipped, discount, target_next, online_next)
+        logged = {
+            "td_error_std": (target - value).detach().std(),
+            "prediction_mean": value.detach().mean(),
+            "reward_mean": clipped.mean(),
+        }
+        return q_loss(value, target, config.huber).mean(), logged
+
+    def after_step(self) -> None:
+        """Let the target follow."""
+        self.target.follow()
+
+
+METHOD = EnvironmentReward

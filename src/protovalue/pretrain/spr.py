@@ -1,0 +1,211 @@
+"""Self-predictive representations: a latent model predicts what the encoder will see (Schwarzer et al., 2021)."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+
+from protovalue.config import PretrainConfig, require
+from protovalue.data.dataset import Dataset
+from protovalue.data.sampler import generator_at
+from protovalue.losses import latent_loss
+from protovalue.nets.encoders import Encoder
+from protovalue.nets.layers import Conv, Dense, flatten, planes, renormalize
+from protovalue.pretrain.base import Method, Sample, seeded
+from protovalue.pretrain.target import TargetNetwork
+
+STREAM = 1  # of a step's random numbers: augmentation
+# The source's two ways. MinAtar has no pixels to spare: where a piece stands is the state, and a cell is on or off.
+AUGMENTED = {"channels": 64, "shift": 4, "intensity": 0.05, "dropout": 0.0, "target_ema": 0.0, "center": "no"}
+NOT_AUGMENTED = {"shift": 0, "intensity": 0.0, "dropout": 0.5, "target_ema": 0.99}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SprConfig(PretrainConfig):
+    """Train an encoder to predict its own latents some steps ahead, without rewards.
+
+    Example: pvn pretrain --method spr --data data/breakout --out runs/spr
+    """
+
+    method: str = "spr"
+    horizon: int = 5
+    """Steps K that the latent model predicts."""
+    channels: int | None = None
+    """Channels between the two convolutions of the latent model, times the encoder's width [64; small MinAtar 16]."""
+    shift: int | None = None
+    """Most pixels by which an image is shifted at random [4; MinAtar 0]."""
+    intensity: float | None = None
+    """Spread of the random factor by which an image is made lighter or darker [0.05; MinAtar 0]."""
+    dropout: float | None = None
+    """Share of the first latents that is set to zero at random [0; MinAtar 0.5]."""
+    target_ema: float | None = None
+    """Share of the target network that is kept in each step; 0: it is the trained one [0; MinAtar 0.99]."""
+    center: Literal["yes", "no"] | None = None
+    """Subtract the batch's mean from the projections before they are compared [paper no, small yes]."""
+    max_gradient_norm: float = 10.0
+    """Norm to which the gradient is scaled down; 0 is off."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.horizon >= 1, "--horizon", self.horizon, "at least 1")
+        require(self.channels is None or self.channels >= 1, "--channels", self.channels, "at least 1")
+        require(self.shift is None or self.shift >= 0, "--shift", self.shift, "0 or more")
+        good = self.intensity is None or 0 <= self.intensity < 0.5  # the factor goes down to 1 - 2 * intensity
+        require(good, "--intensity", self.intensity, "at least 0 and less than 0.5")
+        for name in ("dropout", "target_ema"):
+            value = getattr(self, name)
+            good = value is None or 0 <= value < 1
+            require(good, f"--{name.replace('_', '-')}", value, "at least 0 and less than 1")
+        require(self.max_gradient_norm >= 0, "--max-gradient-norm", self.max_gradient_norm, "0 or more")
+        require(not self.compile, "--compile", "it with --method spr", "another method: this one cannot be compiled")
+
+
+class Transition(nn.Module):
+    """The latent model: (z, a) to the latents of the next step.
+
+    Convolution 3x3 over z and one plane per action, ReLU, batch normalisation, convolution 3x3, ReLU, scaled to [0, 1].
+    """
+
+    def __init__(self, channels: int, num_actions: int, hidden: int, generator: torch.Generator) -> None:
+        super().__init__()
+        self.num_actions = num_actions
+        self.first = Conv(channels + num_actions, hidden, 3, 1, generator)
+        self.norm = nn.BatchNorm2d(hidden)
+        self.second = Conv(hidden, channels, 3, 1, generator)
+
+    def forward(self, z: Tensor, action: Tensor) -> Tensor:
+        """Map latents (N, C, H, W) and actions (N,) to latents (N, C, H, W)."""
+        one_hot = F.one_hot(action, self.num_actions).to(z.dtype)  # (N, A)
+        acting = one_hot[:, :, None, None].expand(-1, -1, *z.shape[2:])
+        x = torch.cat([z, acting], dim=1).contiguous(memory_format=torch.channels_last)
+        x = F.relu(self.second(self.norm(F.relu(self.first(x)))))
+        return _as_planes(renormalize(flatten(x)), z.shape[1:])
+
+
+class SelfPredictive(Method):
+    """Online: z_0 = conv(x_0), z_k = transition(z_{k-1}, a_{k-1}), prediction q(dense(z_k)) of dense^-(conv^-(x_k)).
+
+    The encoder's own dense layer is the projection: without a ReLU, of latents scaled to [0, 1]. This is what is kept
+    (readout "projection"), so that the encoder has the size and the initial weights of every other method's.
+    """
+
+    Config: ClassVar[type[PretrainConfig]] = SprConfig
+    presets: ClassVar[dict[tuple[str, str], dict[str, Any]]] = {
+        ("paper", "*"): AUGMENTED,
+        ("paper", "minatar"): NOT_AUGMENTED,
+        # Not centred, all states become one within a hundred steps: docs/methods.md.
+        ("small", "*"): {**AUGMENTED, "center": "yes"},
+        # As many channels as its encoder has: 64 cost twice as much.
+        ("small", "minatar"): {**NOT_AUGMENTED, "channels": 16},
+    }
+    config: SprConfig
+
+    def __init__(
+        self, config: SprConfig, data: Dataset | None, observation_shape: tuple[int, ...], device: str
+    ) -> None:
+        super().__init__(config, data, observation_shape, device)
+        assert config.width is not None
+        assert config.channels is not None
+        self.max_gradient_norm = config.max_gradient_norm
+        draw = seeded(config.seed, 1)
+        self.encoder.readout = "projection"
+        features, channels = self.encoder.num_features, self.encoder.latent_shape[0]
+        self.transition = Transition(channels, self.data.num_actions, config.channels * config.width, draw)
+        self.predictor = Dense(features, features, draw)
+        self.target = TargetNetwork({"encoder": self.encoder}, config.target_ema)
+
+    def sample(self, step: int) -> Sample:
+        """Return segments, and the random numbers of their augmentation."""
+        config = self.config
+        segments = self.sampler.segments(step, config.horizon)
+        rng = generator_at(config.seed, step, STREAM)
+        size = (len(segments.action), config.horizon + 1)  # each observation has its own
+        sample = {
+            "frames": torch.from_numpy(segments.frames),
+            "action": torch.from_numpy(segments.action),
+            "valid": torch.from_numpy(segments.valid),
+        }
+        if config.shift:
+            sample["shift"] = torch.from_numpy(rng.integers(-config.shift, config.shift, (*size, 2), endpoint=True))
+        if config.intensity:
+            noise = np.clip(rng.standard_normal(size, np.float32), -2, 2)
+            sample["factor"] = torch.from_numpy(1 + np.float32(config.intensity) * noise)
+        if config.dropout:
+            latents = int(np.prod(self.encoder.latent_shape))
+            sample["kept"] = torch.from_numpy(rng.random((size[0], latents), np.float32) >= config.dropout)
+        return sample
+
+    def sample_bytes(self) -> int:
+        """Return the memory of the segments."""
+        return self.sampler.batch_size * (self.data.stack + self.config.horizon) * self.data.frame_bytes
+
+    def loss(self, sample: Sample) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the mean distance of predicted and seen projections."""
+        steps = range(1, self.config.horizon + 1)
+        z = self._latents(self.encoder, sample, 0)  # (B, H * W * C)
+        if "kept" in sample:
+            z = z * sample["kept"] / (1 - (self.config.dropout or 0.0))
+        z = _as_planes(z, self.encoder.latent_shape)
+        predictions = []
+        for k in steps:
+            z = self.transition(z, sample["action"][:, k - 1])
+            predictions.append(self.predictor(self.encoder.dense(flatten(z))))
+        with torch.no_grad():
+            target = self.target["encoder"]
+            targets = [target.dense(self._latents(target, sample, k)) for k in steps]
+        prediction, seen, valid = torch.stack(predictions, 1), torch.stack(targets, 1), sample["valid"]
+        if self.config.center == "yes":
+            prediction, seen = centered(prediction, valid), centered(seen, valid)
+        loss = latent_loss(prediction, seen, valid)
+        with torch.no_grad():  # another segment's states as targets: if they do as well, all states look the same
+            others = latent_loss(prediction, seen.roll(1, 0), valid & valid.roll(1, 0))
+            last = latent_loss(prediction[:, -1:], seen[:, -1:], valid[:, -1:])
+        return loss, {"loss_of_last_step": last, "loss_of_other_states": others}
+
+    def after_step(self) -> None:
+        """Let the target follow."""
+        self.target.follow()
+
+    def _latents(self, encoder: Encoder, sample: Sample, k: int) -> Tensor:
+        """Return the latents of the augmented observation x_k, (B, H * W * C)."""
+        obs = sample["frames"][:, k : k + self.data.stack]
+        if "shift" in sample:
+            obs = shifted(obs, sample["shift"][:, k])
+        x = planes(obs, encoder.observation_shape)
+        if "factor" in sample:
+            x = x * sample["factor"][:, k, None, None, None]
+        return renormalize(encoder.convolve(x))
+
+
+def shifted(obs: Tensor, by: Tensor) -> Tensor:
+    """Shift observations (N, stack, H, W[, C]) by (N, 2) rows and columns; the border's pixels fill what is empty.
+
+    The same as padding by replication and cropping at a random place: entry i of the result is entry i + by, not
+    before the first nor after the last.
+    """
+    count, stack, height, width = obs.shape[:4]
+    rows, columns = (
+        (torch.arange(size, device=obs.device) + by[:, axis, None]).clamp_(0, size - 1)
+        for axis, size in enumerate((height, width))
+    )
+    n = torch.arange(count, device=obs.device)[:, None, None, None]
+    s = torch.arange(stack, device=obs.device)[None, :, None, None]
+    return obs[n, s, rows[:, None, :, None], columns[:, None, None, :]]
+
+
+def centered(x: Tensor, valid: Tensor) -> Tensor:
+    """Subtract from (B, K, n) the mean over all steps that exist: what all states share tells none from another."""
+    weight = valid.to(x.dtype).unsqueeze(-1)
+    return x - (x * weight).sum(dim=(0, 1)) / weight.sum()
+
+
+def _as_planes(flat: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Undo `flatten`: (N, H * W * C) to (N, C, H, W) in channels-last memory, without a copy."""
+    channels, height, width = shape
+    return flat.view(-1, height, width, channels).permute(0, 3, 1, 2)
+
+
+METHOD = SelfPredictive

@@ -1,0 +1,196 @@
+"""Minari: data sets written by the minari library itself, imported; and files that are not what they should be."""
+
+import json
+import os
+import warnings
+
+import gymnasium
+import h5py
+import minari
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Dict, Discrete
+from minari.data_collector import EpisodeBuffer
+
+from protovalue.cli import main
+from protovalue.config import CollectConfig, EnvOptions, ImportMinariConfig
+from protovalue.data.collect import collect
+from protovalue.data.format import End
+from protovalue.data.import_minari import find_folder, import_minari
+from protovalue.errors import UserError
+from tests.data.published import same_contents
+
+
+def run(source, out, **settings):
+    config = ImportMinariConfig(source=(str(source),), out=out, **{"workers": 1, **settings})
+    return import_minari(config, quiet=True)
+
+
+def name_environment(folder, name):
+    """Write what the library writes for an environment that it can make itself."""
+    fields = json.loads((folder / "metadata.json").read_text())
+    fields["env_spec"] = json.dumps({"id": name, "kwargs": {}, "additional_wrappers": [], "entry_point": None})
+    (folder / "metadata.json").write_text(json.dumps(fields))
+
+
+def write_minari(name, episodes, observations, actions, first_action=0, **settings):
+    """Write a data set with the library; returns its folder."""
+    buffers = [
+        EpisodeBuffer(
+            observations=list(episode.frames),
+            actions=[np.int64(action + first_action) for action in episode.actions],
+            rewards=[float(reward) for reward in episode.rewards],
+            terminations=[False] * (len(episode.actions) - 1) + [episode.end == End.TERMINATED],
+            truncations=[False] * (len(episode.actions) - 1) + [episode.end == End.TRUNCATED],
+            infos={},
+        )
+        for episode in episodes
+    ]
+    with warnings.catch_warnings(action="ignore"):  # the library would like an author, a policy and more
+        minari.create_dataset_from_buffers(
+            name, buffers, observation_space=observations, action_space=actions, **settings
+        )
+    return find_folder(name)
+
+
+@pytest.fixture(autouse=True)
+def _minari_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
+
+
+def everything(data):
+    return [data.episode(index) for index in range(data.num_episodes)]
+
+
+def test_round_trip_by_id_to_the_byte(tmp_path):
+    """The counting environment: actions start at 5, episodes end in both ways, and the last one is cut."""
+    data = collect(CollectConfig("gym/Counting-v0", tmp_path / "set", steps=22, num_envs=1), quiet=True)
+    env = gymnasium.make("Counting-v0")
+    folder = write_minari("counting/random-v0", everything(data), env.observation_space, env.action_space, 5)
+    name_environment(folder, "Counting-v0")
+    imported = run("counting/random-v0", tmp_path / "imported")
+    assert same_contents(tmp_path / "set", tmp_path / "imported")
+    assert (imported.env_id, imported.env_options) == (data.env_id, data.env_options)
+    assert imported.rewards_are == "raw"
+    assert set(imported.ends.tolist()) == {End.TERMINATED, End.TRUNCATED, End.CUT}
+    folder = os.environ["MINARI_DATASETS_PATH"] + "/counting/random-v0"
+    run(folder, tmp_path / "again", env="gym/Counting-v0", workers=2)
+    assert same_contents(tmp_path / "set", tmp_path / "again")
+    source = imported.folders[0].manifest.provenance[0]
+    assert (source["dataset_id"], source["source"]) == ("counting/random-v0", "counting/random-v0")
+
+
+@pytest.mark.parametrize(("version", "actions"), [(0, "full"), (1, "minimal")])
+def test_minatar_is_known_from_the_data(tmp_path, version, actions):
+    options = EnvOptions(actions=actions)
+    config = CollectConfig("minatar/space_invaders", tmp_path / "set", steps=300, num_envs=1, options=options)
+    data = collect(config, quiet=True)
+    count = data.num_actions
+    folder = write_minari("mini-v0", everything(data), Box(0, 1, (10, 10, 6), np.bool_), Discrete(count))
+    name_environment(folder, f"MinAtar/SpaceInvaders-v{version}")
+    imported = run("mini-v0", tmp_path / "imported")
+    assert same_contents(tmp_path / "set", tmp_path / "imported")
+    assert (imported.env_id, imported.env_options) == (data.env_id, data.env_options)
+
+
+class Pictures(gymnasium.Env):
+    observation_space = Box(0, 255, (40, 48, 3), np.uint8)
+    action_space = Discrete(2)
+
+
+@pytest.fixture
+def pictures(tmp_path):
+    gymnasium.register("Pictures-v0", Pictures)
+    yield [Pictured(n) for n in (3, 20)]
+    del gymnasium.registry["Pictures-v0"]
+
+
+class Pictured:
+    """Smooth pictures, which JPEG keeps nearly."""
+
+    def __init__(self, steps):
+        wave = np.linspace(0, 3, 40 * 48 * 3).reshape(40, 48, 3)
+        self.frames = np.stack([(120 + 100 * np.sin(wave + t)).astype(np.uint8) for t in range(steps + 1)])
+        self.actions, self.rewards, self.end = np.arange(steps) % 2, np.arange(steps) / 4, End.TRUNCATED
+
+
+@pytest.mark.parametrize("jpeg", [True, False])
+def test_images_come_out_as_minari_reads_them(tmp_path, pictures, jpeg, caplog):
+    space = Pictures.observation_space
+    write_minari("pictures-v0", pictures, space, Discrete(2), jpeg_encoding=jpeg)
+    imported = run("pictures-v0", tmp_path / "set", env="gym/Pictures-v0")
+    for index, expected in enumerate(minari.load_dataset("pictures-v0").iterate_episodes()):
+        assert np.array_equal(imported.episode(index).frames, expected.observations)
+        assert np.array_equal(imported.episode(index).rewards, expected.rewards)
+    exact = all(np.array_equal(imported.episode(i).frames, pictures[i].frames) for i in range(2))
+    assert exact == (not jpeg)
+    assert imported.folders[0].manifest.provenance[0].get("frames") == ("lossy (JPEG)" if jpeg else None)
+    assert ("its images are JPEG" in caplog.text) == jpeg
+
+
+@pytest.mark.parametrize(
+    ("observations", "actions", "expected"),
+    [
+        (Box(-1, 1, (3,), np.float32), Discrete(3), r"found float32 observations \(3,\), expected uint8 or bool"),
+        (Box(0, 255, (3,), np.uint8), Box(-1, 1, (2,), np.float32), "found Box actions, expected Discrete"),
+        (Dict({"a": Box(0, 255, (3,), np.uint8)}), Discrete(3), "found Dict observations, expected one array"),
+        (Box(0, 255, (4,), np.uint8), Discrete(3), r"found observations \(4,\) uint8 and 3 actions, expected \(3,\)"),
+        (Box(0, 255, (3,), np.uint8), Discrete(7), r"uint8 and 7 actions, expected \(3,\) uint8 and 3"),
+    ],
+)
+def test_other_spaces_are_refused(tmp_path, observations, actions, expected):
+    folder = tmp_path / "minari" / "set-v0" / "data"
+    folder.mkdir(parents=True)
+    from minari.serialization import serialize_space
+
+    fields = {"observation_space": serialize_space(observations), "action_space": serialize_space(actions)}
+    (folder / "metadata.json").write_text(json.dumps({**fields, "data_format": "hdf5"}))
+    with h5py.File(folder / "main_data.hdf5", "w"):
+        pass
+    with pytest.raises(UserError, match=expected):
+        run("set-v0", tmp_path / "set", env="gym/Counting-v0")
+    assert not (tmp_path / "set").exists()
+
+
+@pytest.fixture
+def counting(tmp_path):
+    data = collect(CollectConfig("gym/Counting-v0", tmp_path / "set", steps=9, num_envs=1), quiet=True)
+    env = gymnasium.make("Counting-v0")
+    return write_minari("counting-v0", everything(data), env.observation_space, env.action_space, 5)
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (lambda group: group.__delitem__("rewards"), "episode_1: the key 'rewards' is missing; found actions"),
+        (lambda group: group["observations"].resize(1, 0), "found 1 observations, expected 3 for 2 actions"),
+        (lambda group: group["rewards"].resize(1, 0), r"found rewards \(1,\), expected \(2,\), one per action"),
+        (lambda group: group["actions"].write_direct(np.array([5, 9])), "found actions 0 to 4, expected 0 to 2"),
+    ],
+)
+def test_a_damaged_episode_is_named(tmp_path, counting, change, expected):
+    with h5py.File(counting / "main_data.hdf5", "a") as file:
+        change(file["episode_1"])
+    with pytest.raises(UserError, match=expected):
+        run("counting-v0", tmp_path / "imported", env="gym/Counting-v0")
+
+
+def test_damaged_folders_are_named(tmp_path, counting):
+    with pytest.raises(UserError, match="--env: .*metadata.json names no environment"):
+        run("counting-v0", tmp_path / "one")
+    metadata = json.loads((counting / "metadata.json").read_text())
+    (counting / "metadata.json").write_text(json.dumps({**metadata, "data_format": "arrow"}))
+    with pytest.raises(UserError, match="found data format arrow, expected hdf5"):
+        run("counting-v0", tmp_path / "two", env="gym/Counting-v0")
+    (counting / "metadata.json").write_text(json.dumps(metadata))
+    os.truncate(counting / "main_data.hdf5", 1000)
+    with pytest.raises(UserError, match="main_data.hdf5: truncated or not an HDF5 file"):
+        run("counting-v0", tmp_path / "three", env="gym/Counting-v0")
+    (counting / "main_data.hdf5").unlink()
+    with pytest.raises(UserError, match="main_data.hdf5: missing"):
+        run("counting-v0", tmp_path / "four", env="gym/Counting-v0")
+
+
+def test_a_mistake_is_one_line(tmp_path, capsys):
+    assert main(["import", "minari", "nothing-v0", "--out", str(tmp_path / "set")]) == 2
+    assert "nothing-v0: not a Minari data set: no metadata.json there nor under" in capsys.readouterr().err

@@ -1,0 +1,11 @@
+"""Registers the rigged environment."""
+
+import gymnasium
+import pytest
+
+from tests.online.rigged import Corridor
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _register_corridor() -> None:
+    gymnasium.register("Corridor-v0", Corridor)

@@ -1,0 +1,111 @@
+"""Recording a DQN's training: every transition once, in order, with its stage, also when the process was killed."""
+
+import numpy as np
+import pytest
+
+from protovalue.cli import main
+from protovalue.config import CollectConfig, DqnConfig, EnvOptions
+from protovalue.data.collect import collect
+from protovalue.data.dataset import open_dataset
+from protovalue.data.format import End
+from protovalue.errors import UserError
+from protovalue.online.dqn import train_dqn
+from protovalue.online.loop import Loop
+from protovalue.runs import read_checkpoint
+from tests.online.test_loop import Killed, killed_at
+
+
+def config(folder, **changes):
+    settings = {
+        "env": "minatar/breakout",
+        "steps": 150,
+        "stages": 5,
+        "replay_min": 140,
+        "replay_size": 150,
+        "checkpoint_every": 40,
+        "update_every": 4,
+        "seeds": "3",
+    }
+    return DqnConfig(out=folder / "run", data=folder / "data", **{**settings, **changes})
+
+
+def test_the_data_set_is_what_the_agent_lived_through(tmp_path, monkeypatch):
+    lived = []
+    real = Loop._record
+
+    def spy(self, recorder, action, reward, terminated, info):
+        ended = "_final_obs" in info and info["_final_obs"][0]
+        lived.append((action, reward, (info["final_obs"] if ended else self._obs)[0, -1].copy(), terminated))
+        real(self, recorder, action, reward, terminated, info)
+
+    monkeypatch.setattr(Loop, "_record", spy)
+    train_dqn(config(tmp_path, options=EnvOptions(max_steps=15)), quiet=True)
+    data = open_dataset(tmp_path / "data")
+    assert data.num_transitions == 150
+    episodes = [data.episode(i) for i in range(data.num_episodes)]
+    frames = np.concatenate([episode.frames[1:] for episode in episodes])
+    np.testing.assert_array_equal(frames, [row[2] for row in lived])
+    np.testing.assert_array_equal(np.concatenate([e.actions for e in episodes]), [row[0] for row in lived])
+    np.testing.assert_array_equal(np.concatenate([e.rewards for e in episodes]), [row[1] for row in lived])
+    assert episodes[-1].end in (End.CUT, End.TERMINATED, End.TRUNCATED)
+    starts = np.cumsum([0, *(len(e.actions) for e in episodes[:-1])])
+    assert [e.checkpoint for e in episodes] == [start * 5 // 150 for start in starts]
+    assert {e.checkpoint for e in episodes} == {0, 1, 2, 3, 4}
+
+
+@pytest.mark.parametrize("kills", [[10], [45, 81], [121, 149]])
+def test_a_killed_recording_ends_like_one_that_was_not(tmp_path, monkeypatch, kills):
+    train_dqn(config(tmp_path / "whole"), quiet=True)
+    killed_at(monkeypatch, steps := list(kills))
+    while steps:
+        with pytest.raises(Killed):
+            train_dqn(config(tmp_path / "cut"), quiet=True)
+    train_dqn(config(tmp_path / "cut"), quiet=True)
+    whole, cut = (open_dataset(tmp_path / name / "data") for name in ("whole", "cut"))
+    assert cut.num_transitions == whole.num_transitions == 150
+    for i in range(whole.num_episodes):
+        first, second = whole.episode(i), cut.episode(i)
+        for name in ("frames", "actions", "rewards"):
+            np.testing.assert_array_equal(getattr(first, name), getattr(second, name))
+        assert (first.end, first.checkpoint) == (second.end, second.checkpoint)
+    theta = [read_checkpoint(tmp_path / name / "run").tensors["agent.theta"] for name in ("whole", "cut")]
+    np.testing.assert_array_equal(*theta)
+    assert main(["data", "verify", str(tmp_path / "cut" / "data")]) == 0
+
+
+def test_an_environment_without_a_state_cuts_its_episode(tmp_path, monkeypatch):
+    settings = {"env": "gym/Corridor-v0", "encoder": "nature", "replay_min": 149}
+    killed_at(monkeypatch, [61])
+    with pytest.raises(Killed):
+        train_dqn(config(tmp_path, **settings), quiet=True)
+    train_dqn(config(tmp_path, **settings), quiet=True)
+    data = open_dataset(tmp_path / "data")
+    assert data.num_transitions == 150
+    assert sum(data.episode(i).end == End.CUT for i in range(data.num_episodes)) in (1, 2)
+
+
+def test_collect_with_a_dqn(tmp_path, capsys):
+    flags = f"collect minatar/breakout --policy dqn --steps 60 --seed 4 --out {tmp_path}/d"
+    assert main(flags.split()) == 0
+    assert "60 transitions of minatar/breakout" in capsys.readouterr().out
+    data = open_dataset(tmp_path / "d")
+    assert data.folders[0].manifest.provenance[0]["policy"] == "dqn"
+    assert (tmp_path / "d-agent" / "done.json").is_file()
+    assert main(["data", "info", str(tmp_path / "d")]) == 0
+    assert "checkpoints" in capsys.readouterr().out
+    assert main(flags.split()) == 0  # done: nothing happens
+    assert open_dataset(tmp_path / "d").checksum == data.checksum
+    assert main(f"collect minatar/breakout --steps 80 --seed 4 --out {tmp_path}/d".split()) == 2
+    assert "--policy: found random, expected dqn" in capsys.readouterr().err
+
+
+def test_mistakes(tmp_path, capsys):
+    with pytest.raises(UserError, match="--data: found it with seeds 0-1, expected one seed"):
+        config(tmp_path, seeds="0-1")
+    assert main(f"collect minatar/breakout --policy dqn --num-envs 4 --out {tmp_path}/x".split()) == 2
+    assert "--num-envs: found 4, expected 1 with dqn" in capsys.readouterr().err
+    collect(CollectConfig("minatar/breakout", tmp_path / "data", steps=50), quiet=True)
+    with pytest.raises(UserError, match="holds a data set that this run did not begin"):
+        train_dqn(config(tmp_path), quiet=True)
+    assert open_dataset(tmp_path / "data").num_transitions == 50
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,276 @@
+"""The replay against episodes remembered in plain lists: boundaries, n-step sums, the ring, stacks, files."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+
+from protovalue.errors import UserError
+from protovalue.online import replay as module
+from protovalue.online.replay import LAST, Layout, Replay, check_room
+
+GAMMA = 0.5
+
+
+@dataclass
+class Episode:
+    """What a list remembers: observation t is a number, `end` says how it ended ('' while under way)."""
+
+    obs: list[int]
+    actions: list[int] = field(default_factory=list)
+    rewards: list[float] = field(default_factory=list)
+    end: str = ""
+
+
+class World:
+    """Feeds made-up transitions of S seeds to a replay and remembers them; observations are running numbers."""
+
+    def __init__(self, replay: Replay, item=lambda number: [number, -number]):
+        self.replay, self.item = replay, item
+        self.rng = np.random.default_rng(0)
+        self.count = 0
+        self.episodes = [[Episode([self.new()])] for _ in range(replay.seeds)]
+        replay.begin(self.newest())
+
+    def new(self) -> int:
+        self.count += 1
+        return self.count
+
+    def newest(self):
+        return np.array([self.item(episodes[-1].obs[-1]) for episodes in self.episodes])
+
+    def step(self, ends):
+        """Take one step; `ends` has "", "terminated" or "truncated" for each seed."""
+        actions = self.rng.integers(5, size=self.replay.seeds)
+        rewards = self.rng.integers(-2, 3, size=self.replay.seeds).astype(np.float32)
+        final = np.zeros_like(self.newest())
+        for s, end in enumerate(ends):
+            episode = self.episodes[s][-1]
+            episode.actions.append(int(actions[s]))
+            episode.rewards.append(float(rewards[s]))
+            episode.obs.append(self.new())
+            if end:
+                final[s] = self.item(episode.obs[-1])
+                episode.end = end
+                self.episodes[s].append(Episode([self.new()]))
+        terminated, truncated = (np.array([end == kind for end in ends]) for kind in ("terminated", "truncated"))
+        self.replay.add(actions, rewards, terminated, truncated, self.newest(), final)
+
+    def transition(self, s, start, n):
+        """Return action, n-step reward, discount and next observation of the transition from an observation."""
+        episode = next(e for e in self.episodes[s] if start in e.obs[: len(e.actions)])
+        t = episode.obs.index(start)
+        steps = min(n, len(episode.actions) - t)
+        reward = sum(GAMMA**j * episode.rewards[t + j] for j in range(steps))
+        terminal = episode.end == "terminated" and t + steps == len(episode.actions)
+        return episode.actions[t], reward, 0.0 if terminal else GAMMA**steps, episode.obs[t + steps]
+
+    def starts(self, s):
+        """Return all observations from which an action was taken, oldest first."""
+        return [number for e in self.episodes[s] for number in e.obs[: len(e.actions)]]
+
+
+def layout(**changes):
+    return Layout((2,), np.float32, 5, **changes)
+
+
+def random_ends(rng, seeds):
+    return [["", "", "", "terminated", "truncated"][i] for i in rng.integers(5, size=seeds)]
+
+
+def all_slots(replay, n):
+    """Return every slot (S, B) that can be sampled; seeds with fewer repeat their first."""
+    first, end = replay.window(n)
+    rows = []
+    for s in range(replay.seeds):
+        slots = np.arange(first[s], end[s])
+        one = np.zeros((replay.seeds, len(slots)), int) + first[:, None]
+        one[s] = slots
+        rows.append(slots[replay.kind(one)[s] != LAST])
+    width = max(len(row) for row in rows)
+    return np.array([np.pad(row, (0, width - len(row)), mode="wrap") for row in rows])
+
+
+@pytest.mark.parametrize("n", [1, 3])
+@pytest.mark.parametrize("steps", [4, 30, 200])
+def test_every_transition_is_the_one_that_happened(n, steps):
+    replay = Replay(3, 40, layout())
+    world, rng = World(replay), np.random.default_rng(1)
+    for _ in range(steps):
+        world.step(random_ends(rng, 3))
+    slots = all_slots(replay, n)
+    batch = replay.batch(slots, n, GAMMA)
+    for s in range(3):
+        for b in range(slots.shape[1]):
+            start = int(batch.obs[s, b, 0])
+            action, reward, discount, following = world.transition(s, start, n)
+            assert batch.obs[s, b].tolist() == [start, -start]
+            assert (batch.action[s, b], batch.reward[s, b], batch.discount[s, b]) == (action, reward, discount)
+            if discount:
+                assert batch.next_obs[s, b].tolist() == [following, -following]
+        sampled = set(batch.obs[s, :, 0].astype(int).tolist())
+        lost = len(world.starts(s)) - len(sampled)
+        assert sampled == set(world.starts(s)[lost:]) or steps == 4 or n > 1
+        if steps == 200 and n == 1:  # 40 slots: 40 transitions less the final observations of truncated episodes
+            truncated = sum(e.end == "truncated" for e in world.episodes[s][-25:])
+            assert 40 - truncated <= len(sampled) <= 40
+
+
+def test_by_hand():
+    # Seed 0: x1 -a-> x2 -b-> truncated at x3; then x4 -> terminated. One slot each for x1, x2, x3 (final), x4.
+    replay = Replay(1, 10, Layout((1,), np.float32, 4))
+    no, yes = np.array([False]), np.array([True])
+    replay.begin(np.array([[1.0]]))
+    replay.add(np.array([3]), np.array([10.0]), no, no, np.array([[2.0]]), np.array([[0.0]]))
+    replay.add(np.array([2]), np.array([20.0]), no, yes, np.array([[4.0]]), np.array([[3.0]]))
+    replay.add(np.array([1]), np.array([40.0]), yes, no, np.array([[5.0]]), np.array([[0.0]]))
+    assert replay.written.tolist() == [4]
+    assert replay.kind(np.array([[0, 1, 2, 3]])).tolist() == [[0, 2, 3, 1]]
+    batch = replay.batch(np.array([[0, 1, 3]]), 2, 0.5)
+    assert batch.action.tolist() == [[3, 2, 1]]
+    assert batch.reward.tolist() == [[10 + 0.5 * 20, 20, 40]]  # the second sum stops at the truncation
+    assert batch.discount.tolist() == [[0.25, 0.5, 0]]  # truncation bootstraps one step on, termination does not
+    assert batch.next_obs[0, :2, 0].tolist() == [3, 3]  # from the true final observation
+
+
+def test_a_final_observation_is_never_sampled_and_all_others_equally_often():
+    replay = Replay(2, 50, layout())
+    world = World(replay)
+    for step in range(48):
+        world.step(["truncated" if step % 3 == 2 else "", ""])
+    rng = np.random.default_rng(0)
+    slots = replay.sample(rng.random((2, 40_000)), 1, lambda attempt, count: rng.random((2, count)))
+    assert (replay.kind(slots) != LAST).all()
+    for s in range(2):
+        counts = np.unique(slots[s], return_counts=True)[1]
+        expected = 40_000 / len(counts)
+        assert abs(counts - expected).max() < 6 * expected**0.5
+    assert len(np.unique(slots[1])) == 48
+    # Seed 0 wrote 64 slots, every fourth of them a final observation; of the newest 50, numbers 14 to 63, these are 13.
+    assert len(np.unique(slots[0])) == 50 - 13
+
+
+def test_seeds_are_independent():
+    together, alone = Replay(2, 12, layout()), Replay(1, 12, layout())
+    rng = np.random.default_rng(0)
+    for replay, rows in ((together, slice(0, 2)), (alone, slice(1, 2))):
+        rng = np.random.default_rng(0)
+        replay.begin(np.zeros((2, 2))[rows])
+        for _ in range(40):
+            items, final = rng.random((2, 2, 2))
+            cut = rng.random(2) < 0.3
+            actions, rewards = rng.integers(5, size=2), rng.random(2)
+            over = ~cut & (rng.random(2) < 0.3)
+            replay.add(actions[rows], rewards[rows], over[rows], cut[rows], items[rows], final[rows])
+    uniform = np.random.default_rng(1).random((2, 8))
+    both = together.sample(uniform, 1, lambda attempt, count: np.random.default_rng(attempt).random((2, count)))
+    one = alone.sample(uniform[1:], 1, lambda attempt, count: np.random.default_rng(attempt).random((2, count))[1:])
+    np.testing.assert_array_equal(both[1:], one)
+    for name in ("obs", "action", "reward", "discount"):
+        found, expected = (getattr(r.batch(s, 2, 0.9), name) for r, s in ((together, both), (alone, one)))
+        np.testing.assert_array_equal(found[1:], expected)
+
+
+@pytest.mark.parametrize("stack", [1, 4])
+def test_stacks_are_zero_before_an_episode_and_whole_in_the_ring(stack):
+    replay = Replay(2, 30, Layout((3,), np.uint8, 5, stack=stack))
+    world, rng = World(replay, item=lambda number: [number, 1, 2]), np.random.default_rng(1)
+    for step in range(70):
+        world.step(random_ends(rng, 2))
+        if step in (2, 20, 69):
+            slots = all_slots(replay, 1)
+            batch = replay.batch(slots, 1, GAMMA)
+            for s in range(2):
+                for b in range(slots.shape[1]):
+                    start = int(batch.obs[s, b, -1, 0])
+                    episode = next(e for e in world.episodes[s] if start in e.obs)
+                    history = [0] * stack + episode.obs[: episode.obs.index(start) + 1]
+                    assert batch.obs[s, b, :, 0].tolist() == history[-stack:]
+                    discount, following = world.transition(s, start, 1)[2:]
+                    if discount:
+                        history = [0] * stack + episode.obs[: episode.obs.index(following) + 1]
+                        assert batch.next_obs[s, b, :, 0].tolist() == history[-stack:]
+
+
+@pytest.mark.parametrize("mapped", [False, True])
+def test_what_was_saved_survives_later_steps_and_a_kill(tmp_path, mapped):
+    folder = tmp_path / "replay"
+
+    def fresh():
+        return Replay(2, 20, Layout((2,), np.float16, 5), slack=14, folder=folder if mapped else None)
+
+    replay = fresh()
+    world, rng = World(replay), np.random.default_rng(1)
+    for step in range(60):
+        for _ in range(4):
+            world.step(random_ends(rng, 2))
+        replay.save(folder)
+        assert replay.unsaved == 0
+        slots, written = all_slots(replay, 1), replay.written.tolist()
+        before = replay.batch(slots, 1, 0.9)
+        for _ in range(3):  # steps that a kill makes undone: in a mapped folder they reach the files
+            world.step(random_ends(rng, 2))
+        if step % 7 == 0:
+            replay = fresh()
+            replay.load(folder, written)
+            after = replay.batch(slots, 1, 0.9)
+            for name in ("obs", "action", "reward", "discount", "next_obs"):
+                np.testing.assert_array_equal(getattr(after, name), getattr(before, name))
+            world.replay = replay
+            world.episodes = [[Episode([world.new()])] for _ in range(2)]
+            replay.cut()
+            replay.begin(world.newest())
+
+
+def test_cut_makes_the_episode_under_way_a_truncated_one_and_twice_is_once(tmp_path):
+    replay = Replay(1, 10, Layout((1,), np.float32, 4), slack=4, folder=tmp_path)
+    no = np.array([False])
+    replay.begin(np.array([[1.0]]))
+    replay.add(np.array([3]), np.array([1.0]), no, no, np.array([[2.0]]), np.array([[0.0]]))
+    replay.save(tmp_path)
+    for _ in range(2):  # killed after the first resumption, before its first checkpoint
+        replay = Replay(1, 10, Layout((1,), np.float32, 4), slack=4, folder=tmp_path)
+        replay.load(tmp_path, [1])
+        replay.cut()
+        replay.begin(np.array([[7.0]]))
+        assert replay.kind(np.array([[0, 1]])).tolist() == [[2, 3]]
+        batch = replay.batch(np.array([[0]]), 1, 0.9)
+        assert (batch.next_obs.item(), batch.action.item(), round(batch.discount.item(), 6)) == (2.0, 3, 0.9)
+    fresh = Replay(1, 10, Layout((1,), np.float32, 4))
+    fresh.begin(np.array([[1.0]]))
+    fresh.cut()  # nothing happened yet: nothing to cut
+    assert fresh.written.tolist() == [0]
+
+
+def test_a_damaged_or_missing_file_is_named(tmp_path):
+    replay = Replay(1, 10, layout())
+    world = World(replay)
+    world.step([""])
+    replay.save(tmp_path)
+    (tmp_path / "items.bin").write_bytes(b"12")
+    with pytest.raises(UserError, match="items.bin: damaged: found 2 bytes, expected 16 or more"):
+        Replay(1, 10, layout()).load(tmp_path, [1])
+    (tmp_path / "items.bin").unlink()
+    with pytest.raises(UserError, match="items.bin: missing"):
+        Replay(1, 10, layout()).load(tmp_path, [1])
+
+
+def test_bytes_of_a_step():
+    # Impala 1x: 512 features of 2 bytes, 1 for action and kind, 2 for the clipped reward.
+    assert Layout((512,), np.float16, 18, reward_dtype=np.float16).step_bytes == 1027
+    assert Layout((84, 84), np.uint8, 18, stack=4).step_bytes == 7056 + 1 + 4 + 1
+    assert Layout((1,), np.uint8, 65).step_bytes == 1 + 2 + 4
+
+
+def test_no_room_is_one_clear_line(monkeypatch, tmp_path):
+    monkeypatch.setattr(module, "available_memory", lambda: 2**30)
+    check_room(2**30, None, "it")
+    with pytest.raises(UserError, match=r"--replay-size: it needs 2.00 GiB, found 1.00 GiB of memory.*--replay-dir"):
+        check_room(2**31, None, "it")
+    with pytest.raises(UserError, match="of free space of"):
+        check_room(2**62, tmp_path / "not" / "yet", "it")
+    assert not (tmp_path / "not").exists()
+
+
+def test_memory_is_read_from_the_system():
+    assert 2**20 < module.available_memory() < 2**50

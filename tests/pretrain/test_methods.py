@@ -1,0 +1,85 @@
+"""What holds for every method: MinAtar and Atari data, the same start, diagnostics and kind of folder."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from protovalue.config import CollectConfig
+from protovalue.data.collect import collect
+from protovalue.data.dataset import open_dataset
+from protovalue.data.sampler import Sampler
+from protovalue.encoder import load_encoder
+from protovalue.pretrain import base
+from protovalue.pretrain.loop import pretrain
+from protovalue.pretrain.methods import method_class, method_names
+from protovalue.runs import read_metrics, read_run
+from tests.pretrain.helpers import atari_shaped
+
+DIAGNOSTICS = {"loss", "gradient_norm", "effective_rank", "dead_units", "feature_norm", "feature_rms"}
+SMALL = {"pvn": {"tasks": 3}, "cumulants": {"tasks": 3}, "laplacian": {"dimensions": 3}, "spr": {"channels": 4}}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("d")
+    collect(CollectConfig("minatar/seaquest", folder / "minatar", steps=300), quiet=True)
+    atari_shaped(folder / "atari")
+    return folder
+
+
+@pytest.mark.parametrize("kind", ["minatar", "atari"])
+@pytest.mark.parametrize("name", method_names())
+def test_on_minatar_and_on_atari(folders, tmp_path, name, kind):
+    """Two steps with the small preset, but for the encoder and batch of the images."""
+    cls, path = method_class(name), folders / kind
+    config = cls.Config(out=tmp_path / "run", data=(path,), steps=2, batch_size=4, log_every=1, **SMALL.get(name, {}))
+    if kind == "atari":
+        config = replace(config, encoder="nature", threads=1)
+    pretrain(config, quiet=True)
+    encoder, data = load_encoder(config.out), open_dataset(path)
+    size = 128 if kind == "minatar" else 512
+    features = encoder.features(Sampler(data, 5, 0).batch(0).obs)
+    assert (encoder.num_features, tuple(features.shape)) == (size, (5, size))
+    assert bool(torch.isfinite(features).all())
+    done = read_run(config.out)["done"]
+    assert done["num_features"] == size
+    card = (config.out / "encoder" / "README.md").read_text()
+    assert f"# Encoder for {data.env_id}: {name}" in card
+    assert (f"--method {name}" in card) == (name != "pvn")
+    if name == "random":
+        return
+    lines = read_metrics(config.out)
+    assert len(lines) == 2
+    assert all(set(line) >= DIAGNOSTICS for line in lines)
+    assert all(math.isfinite(value) for line in lines for value in line.values())
+    assert done.keys() >= DIAGNOSTICS
+
+
+@pytest.mark.parametrize("name", method_names())
+def test_all_start_from_the_same_encoder(folders, tmp_path, name):
+    """The encoder as the first step finds it, by its parameters."""
+    cls, data = method_class(name), open_dataset(folders / "minatar")
+    config = cls.Config(out=tmp_path, cache=tmp_path / "cache", seed=5, **SMALL.get(name, {}))
+    method = cls(cls.resolve(config, data.env_id), data, data.observation_shape, "cpu")
+    expected = base.make_encoder("minatar", data.observation_shape, 1, base.seeded(5, 0)).state_dict()
+    found = method.encoder.state_dict()
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[key], expected[key]) for key in expected)
+
+
+@pytest.mark.parametrize("name", method_names())
+@pytest.mark.parametrize("env_id", ["minatar/breakout", "atari/Pong", "gym/Mine-v0"])
+@pytest.mark.parametrize("preset", ["paper", "small"])
+def test_presets_leave_nothing_unset(tmp_path, name, env_id, preset):
+    """The same number of steps, batch, encoder and width for all methods: what is compared is what they learn."""
+    cls = method_class(name)
+    found = cls.resolve(cls.Config(out=tmp_path, preset=preset), env_id)
+    shared = ("encoder", "width", "steps", "batch_size", "learning_rate")
+    common = {key: getattr(base.Method.resolve(base.PretrainConfig(out=tmp_path, preset=preset), env_id), key)
+              for key in shared}  # fmt: skip
+    assert {key: getattr(found, key) for key in shared} == common
+    assert None not in common.values()
+    for key in {key for values in cls.presets.values() for key in values}:
+        assert getattr(found, key) is not None, key

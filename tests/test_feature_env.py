@@ -1,0 +1,77 @@
+"""FeatureEnv: features in place of observations, and Stable-Baselines3's own agents on it, unchanged."""
+
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box
+
+import protovalue
+from protovalue.encoder import FrozenEncoder
+from protovalue.errors import UserError
+from protovalue.nets.encoders import make_encoder
+
+
+@pytest.fixture
+def encoder():
+    return FrozenEncoder(make_encoder("minatar", (1, 10, 10, 4), 1, torch.Generator().manual_seed(0)), {})
+
+
+def test_observations_are_features_also_at_the_end_of_an_episode(encoder):
+    plain, wrapped = protovalue.make("minatar/breakout", 4), protovalue.make("minatar/breakout", 4)
+    env = protovalue.FeatureEnv(wrapped, encoder, scale=0.5)
+    assert env.single_observation_space == Box(0.0, np.inf, (128,), np.float32)
+    obs, _ = plain.reset(seed=0)
+    features, _ = env.reset(seed=0)
+    rng, ends = np.random.default_rng(0), 0
+    for _ in range(60):
+        expected = encoder.features(obs).numpy() * 2
+        np.testing.assert_allclose(features, expected, rtol=1e-5, atol=1e-6)
+        assert features.dtype == np.float32
+        assert env.observation_space.contains(features)
+        actions = rng.integers(3, size=4)
+        obs, rewards, terminated, _, info = plain.step(actions)
+        features, same_rewards, same_terminated, _, wrapped_info = env.step(actions)
+        np.testing.assert_array_equal(rewards, same_rewards)
+        np.testing.assert_array_equal(terminated, same_terminated)
+        assert ("final_obs" in info) == ("final_obs" in wrapped_info)
+        for i in np.flatnonzero(terminated):
+            last = encoder.features(info["final_obs"][i : i + 1]).numpy()[0] * 2
+            np.testing.assert_allclose(wrapped_info["final_obs"][i], last, rtol=1e-5, atol=1e-6)
+            ends += 1
+    assert ends > 3
+
+
+def test_an_encoder_of_another_shape_is_refused(encoder):
+    with pytest.raises(UserError, match=r"found one for observations \(1, 10, 10, 4\), expected \(1, 10, 10, 7\)"):
+        protovalue.FeatureEnv(protovalue.make("minatar/freeway", 2), encoder)
+    with pytest.raises(UserError, match="scale: found 0, expected more than 0"):
+        protovalue.FeatureEnv(protovalue.make("minatar/breakout", 2), encoder, scale=0)
+
+
+@pytest.mark.filterwarnings("default")
+def test_stable_baselines3_trains_on_it_unchanged(encoder):
+    from stable_baselines3 import DQN, PPO
+
+    env = protovalue.FeatureEnv(protovalue.make("minatar/breakout", 2, max_steps=30), encoder).to_sb3()
+    for cls, options in ((DQN, {"learning_starts": 50, "buffer_size": 500}), (PPO, {"n_steps": 64, "n_epochs": 1})):
+        agent = cls("MlpPolicy", env, policy_kwargs={"net_arch": []}, seed=0, device="cpu", **options)
+        before = [p.detach().clone() for p in agent.policy.parameters()]
+        agent.learn(300)
+        assert agent.num_timesteps >= 300
+        assert any(not torch.equal(a, b) for a, b in zip(before, agent.policy.parameters(), strict=True))
+        action, _ = agent.predict(env.reset(), deterministic=True)
+        assert action.shape == (2,)
+        assert set(action.tolist()) <= {0, 1, 2}
+
+
+def test_the_adapter_tells_truncation_from_termination(encoder):
+    vector = protovalue.FeatureEnv(protovalue.make("minatar/breakout", 3, max_steps=4), encoder)
+    env = vector.to_sb3()
+    env.seed(0)
+    assert env.reset().shape == (3, 128)
+    infos = []
+    for _ in range(30):
+        _, _, dones, info = env.step(np.zeros(3, int))
+        infos += [info[i] for i in np.flatnonzero(dones)]
+    assert {row["TimeLimit.truncated"] for row in infos} == {True}  # four steps are too few to lose the ball
+    assert all(row["terminal_observation"].shape == (128,) for row in infos)
