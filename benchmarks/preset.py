@@ -1,7 +1,7 @@
 """The search behind the small preset for MinAtar: one setting changed at a time, on seeds that no result uses.
 
-What counts is the return of linear agents on the frozen features; beside it stand the effective rank of the features, the
-share of dead units and the correlation of the predictions with rollouts that were not learned from.
+What counts is the return of linear agents on the frozen features; beside it stand the effective rank of the features,
+the share of dead units and the correlation of the predictions with rollouts that were not learned from.
 """
 
 import json
