@@ -138,7 +138,7 @@ class ImportAtariConfig(ImportConfig):
 class ImportRluConfig(ImportAtariConfig):
     """Import RL Unplugged's Atari episodes: the raw shards, or as prepared by TFDS.
 
-    Example: pvn import rlu gs://rl_unplugged/atari_episodes_ordered/Pong/run_1-* --out data/pong --split mixed
+    Example: pvn import rlu gs://rl_unplugged/atari_episodes_ordered/Pong --runs 1 --split mixed --out data/pong
 
     The same command continues an interrupted import. Rewards are clipped to [-1, 1], as in the files.
     """

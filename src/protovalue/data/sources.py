@@ -81,16 +81,16 @@ def find_sources(texts: Iterable[str], pattern: str) -> list[Source]:
 def _matches(filesystem: Any, path: str, text: str, pattern: re.Pattern[str]) -> list[Source]:
     """Return the files of one text; `path` is its form inside the file system."""
     if any(sign in path for sign in ("*[" if _is_http(path) else "*?[")):
-        names = list(_retried(lambda: filesystem.glob(path), text))
+        found: dict[str, Any] = _retried(lambda: filesystem.glob(path, detail=True), text)
     elif _kind(filesystem, path, text) == "file":
         return [_source(filesystem, path, text)]
     else:
-        names = [path]
-    files: list[str] = []
-    for name in names:
+        found = {path: {}}
+    files: dict[str, Any] = {}
+    for name, info in found.items():
         folder = not pattern.search(_last(name)) and _kind(filesystem, name, text) == "folder"
-        files += _retried(partial(filesystem.find, name), text) if folder else [name]
-    return [_source(filesystem, name, text) for name in files if pattern.search(_last(name))]
+        files |= _retried(partial(filesystem.find, name, detail=True), text) if folder else {name: info}
+    return [_source(filesystem, name, text, info) for name, info in files.items() if pattern.search(_last(name))]
 
 
 def _kind(filesystem: Any, path: str, text: str) -> str:
@@ -150,8 +150,10 @@ def _filesystem(text: str) -> tuple[Any, str]:
     return filesystem, str(path)
 
 
-def _source(filesystem: Any, path: str, text: str) -> Source:
-    info = _retried(lambda: filesystem.info(path), text)
+def _source(filesystem: Any, path: str, text: str, info: dict[str, Any] | None = None) -> Source:
+    """Describe a file; `info` is what a listing said of it, which may be nothing."""
+    if not info or info.get("size") is None:
+        info = _retried(lambda: filesystem.info(path), text)
     url = path if "://" in path or "://" not in text else f"{text.split('://', 1)[0]}://{path}"
     return Source(url, path, int(info.get("size") or 0))
 
