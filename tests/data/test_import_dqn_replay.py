@@ -227,6 +227,9 @@ def test_damaged_and_truncated_files(saved, episodes, tmp_path, caplog, monkeypa
     path.write_bytes(gzip.compress(buffer.getvalue()[:-7000]))
     with pytest.raises(UserError, match="truncated: found 119 frames, expected 120"):
         run(saved[1], tmp_path / "four", checkpoints="2")
+    path.write_bytes(gzip.compress(buffer.getvalue() + bytes(7056)))
+    with pytest.raises(UserError, match="found more than the 120 frames that it announces"):
+        run(saved[1], tmp_path / "more", checkpoints="2")
     path.write_bytes(gzip.compress(b"no array"))
     with pytest.raises(UserError, match="not a NumPy array"):
         run(saved[1], tmp_path / "five", checkpoints="2")

@@ -170,7 +170,7 @@ def test_latents_keep_their_places():
         {"intensity": 0.05},
         {"dropout": 0.5},
         {"target_ema": 0.0},
-        {"center": "yes"},
+        {"center": "no"},
         {"max_gradient_norm": 0.01},
         {"seed": 1},
     ],

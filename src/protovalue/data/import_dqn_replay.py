@@ -168,7 +168,7 @@ def _read_checkpoint(
                 rewards, counts = clean_rewards(_rows(stores["reward"], piece), clip=True)
                 chunks = encode_chunks(manifest, _groups(frames, piece, manifest.chunk_frames))
                 yield Encoded(chunks, actions, rewards, piece.end, number, counts)
-            frames.skip_to(capacity)  # reads on to the end, where gzip has its checksum
+            frames.finish()
 
 
 def _rows(store: NDArray[Any], piece: Piece) -> NDArray[Any]:
@@ -214,6 +214,12 @@ class _Frames:
         """Pass over frames up to a slot."""
         while self.slot < slot:
             self._advance(slot - self.slot)
+
+    def finish(self) -> None:
+        """Pass over what is left, up to the end, where gzip has its checksum."""
+        self.skip_to(self._capacity)
+        if next(self._blocks, None) is not None:
+            raise UserError(f"{self._name}: found more than the {self._capacity} frames that it announces")
 
     def take(self, count: int) -> NDArray[np.uint8]:
         """Return the next frames."""
