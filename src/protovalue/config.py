@@ -342,6 +342,8 @@ class OnlineConfig(AgentConfig):
 
     encoder: str
     """Pretraining run or encoder folder, or random:ARCHITECTURE:WIDTH[:SEED]."""
+    env: str = ""
+    """Environment: minatar/GAME, atari/Game or gym/ID [the encoder's own, with the options of its data]."""
     feature_scale: Literal["rms", "none"] | None = None
     """Divide the features by one number per encoder, their root mean square on data (rms), or use them as they are."""
     replay_dtype: Literal["float16", "float32"] = "float16"

@@ -391,3 +391,20 @@ def test_a_loss_that_is_not_finite_stops_the_run(tmp_path, monkeypatch):
     settings = config(tmp_path / "r", learning_rate=1e38)
     with pytest.raises(UserError, match="is not finite; .*; try a smaller --learning-rate"):
         run(replace(settings, n_step=1))
+
+
+def test_the_environment_is_the_encoder_s_own_with_the_options_of_its_data(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert (
+        main(["collect", "minatar/breakout", "--sticky", "0.3", "--stack", "2", "--steps", "200", "--out", "data"]) == 0
+    )
+    assert main(["pretrain", "--method", "bc", "--data", "data", "--steps", "2", "--out", "enc"]) == 0
+    common = ["online", "--encoder", "enc", "--steps", "30", "--replay-min", "5"]
+    assert main([*common, "--out", "own"]) == 0
+    recorded = read_run(tmp_path / "own")["config"]
+    assert recorded["env"] == "minatar/breakout"
+    assert (recorded["options"]["sticky"], recorded["options"]["stack"]) == (0.3, 2)
+    assert main([*common, "--sticky", "0", "--out", "other"]) == 0
+    assert read_run(tmp_path / "other")["config"]["options"]["sticky"] == 0
+    assert main(["online", "--encoder", "random:minatar:1", "--out", "none"]) == 2
+    assert "--env: missing" in capsys.readouterr().err

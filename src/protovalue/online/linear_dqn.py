@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from protovalue.config import OnlineConfig
+from protovalue.config import EnvOptions, OnlineConfig
 from protovalue.encoder import FrozenEncoder, load_encoder
 from protovalue.envs.base import Env
 from protovalue.envs.registry import make
@@ -102,9 +103,20 @@ class LinearDqn(Agent):
 
 def train_online(config: OnlineConfig, quiet: bool = False) -> Path:
     """Train agents on a frozen encoder as `config` says, or continue to; return the run folder."""
-    config = resolve(config, PRESETS)
+    config = resolve(with_environment(config), PRESETS)
     env, agent, recorded = prepare(config)
     return train(config, recorded, env, agent, quiet=quiet)
+
+
+def with_environment(config: OnlineConfig) -> OnlineConfig:
+    """Fill in the environment that the encoder was trained for, with the options of its data, if none is given."""
+    if config.env:
+        return config
+    if config.encoder.startswith(RANDOM):
+        raise UserError(f"--env: missing; {config.encoder} is an encoder for any environment")
+    about = load_encoder(Path(config.encoder)).about
+    options = EnvOptions(**{**about.get("env_options", {}), **config.options.given()})
+    return replace(config, env=about["env_id"], options=options)
 
 
 def online_command(config: OnlineConfig) -> None:

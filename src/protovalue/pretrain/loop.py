@@ -77,7 +77,9 @@ def pretrain(config: PretrainConfig, quiet: bool = False) -> Path:
             with torch.inference_mode():
                 summary |= feature_statistics(method.encoder(probe))
         summary |= method.finish()
-        about = {"env_id": env_id, "method": config.method, "config": recorded, "summary": summary}
+        options = data.env_options if data else make(env_id).options
+        about = {"env_id": env_id, "env_options": options, "method": config.method, "config": recorded}
+        about["summary"] = summary
         assert config.encoder is not None
         assert config.width is not None
         card = _card(config, data, env_id, summary)
