@@ -1,0 +1,178 @@
+"""Tables: the paper's own bold, numbers by hand, and renderings read back by other programs."""
+
+import csv
+import io
+
+import numpy as np
+import pytest
+from markdown_it import MarkdownIt
+
+from protovalue.evaluate.aggregate import Estimate
+from protovalue.evaluate.scores import PAPER_TITLES, paper_scores
+from protovalue.report import tables
+from protovalue.report.tables import Cell, Table
+
+# Which method is bold in the paper's table, where it is not PVN.
+NOT_PVN = {
+    "Random Cumulants": "Atlantis BankHeist Breakout CrazyClimber Freeway Phoenix Pooyan SpaceInvaders UpNDown",
+    "SPR": "Centipede DoubleDunk Enduro Frostbite Hero KungFuMaster MsPacman",
+    "Behavior Cloning": "Gravitar Kangaroo Robotank StarGunner VideoPinball",
+}
+X, DASH = "\N{MULTIPLICATION SIGN}", "\N{EN DASH}"
+HOSTILE = r"a|b *c* _d_ `e` \f [g](h) <i> 50% $j$ #k {l} ~m~ ^n & &lt; **o**"
+
+
+def paper_as_ours():
+    return {
+        PAPER_TITLES[method]: {f"atari/{game}": np.array([[score]]) for game, score in games.items()}
+        for method, games in paper_scores().items()
+    }
+
+
+def read_markdown(text):
+    """Return the cells of the table in a Markdown text as another program reads them: text, and whether bold."""
+    rows = []
+    for token in MarkdownIt("commonmark").enable(["table", "strikethrough"]).parse(text):
+        if token.type == "tr_open":
+            rows.append([])
+        elif token.type == "inline" and token.level > 2:
+            kinds = [child.type for child in token.children]
+            assert set(kinds) <= {"text", "text_special", "strong_open", "strong_close"}, kinds
+            rows[-1].append(("".join(child.content for child in token.children), "strong_open" in kinds))
+    return rows
+
+
+def test_the_papers_table_with_the_papers_bold():
+    table = tables.per_game(paper_as_ours(), references=("DQN", "Environment Reward"))
+    titles = list(PAPER_TITLES.values())
+    assert table.columns == ("Game", *titles, *(f"{title}, paper" for title in titles))
+    assert len(table.rows) == 46
+    for row in table.rows:
+        game = row[0].text
+        expected = next((method for method, games in NOT_PVN.items() if game in games.split()), "PVN (RNI)")
+        assert [column for column, cell in zip(table.columns, row, strict=True) if cell.is_best] == [
+            expected,
+            f"{expected}, paper",
+        ]
+    demon = next(row for row in table.rows if row[0].text == "DemonAttack")
+    assert [cell.text for cell in demon[1:8]] == [
+        "4,427.9", "101,850.7", "123.1", "14,426.7", "421.8", "2,407.8", "78,671.1",
+    ]  # fmt: skip
+
+
+def test_measured_cells_by_hand():
+    scores = {
+        # Means of encoders 1, 2, 3: 2 with 4.30265 / sqrt(3) on both sides.
+        "PVN (RNI)": {"atari/Pong": np.array([[0.0, 2.0], [2.0, 2.0], [3.0, 3.0]]), "atari/Qbert": np.ones((2, 2))},
+        "mine": {"atari/Pong": np.full((3, 2), 1.9)},
+        "DQN": {"atari/Pong": np.full((5, 1), 20.0), "atari/Qbert": np.full((5, 1), 7000.0)},
+    }
+    table = tables.per_game(scores, references=["DQN"])
+    assert table.columns == ("Game", "PVN (RNI)", "mine", "DQN", "DQN, paper", "PVN (RNI), paper")
+    pong, qbert = table.rows
+    assert [cell.text for cell in pong] == [
+        "Pong", "2.0 [-0.5, 4.5]", "1.9 [1.9, 1.9]", "20.0 [20.0, 20.0]", "11.5", "20.1",
+    ]  # fmt: skip
+    assert (pong[1].value, pong[1].low, pong[1].high) == pytest.approx((2, -0.484138, 4.484138), abs=1e-5)
+    assert (pong[1].encoders, pong[1].agents) == (3, 2)
+    # The best of ours is PVN, not DQN; in the paper Pong's best is PVN too, Qbert's as well.
+    assert [cell.is_best for cell in pong] == [False, True, False, False, False, True]
+    # A method without a rival or a result is not marked; numbers of runs that are not the method's usual are said.
+    assert [cell.is_best for cell in qbert] == [False, False, False, False, False, True]
+    assert qbert[1].text == f"1.0 [1.0, 1.0] (2 {X} 2)"
+    assert qbert[2] == Cell(DASH)
+    assert f"PVN (RNI) 2 to 3 {X} 2, mine 3 {X} 2, DQN 5 {X} 1" in table.note
+    assert "apart from DQN" in table.note
+    assert "one encoder and three agents" in table.note
+
+
+def test_unusual_numbers_of_runs_are_in_the_cell():
+    games = {f"minatar/{name}": np.ones((3, 3)) for name in ("asterix", "breakout")}
+    table = tables.per_game({"pvn": {**games, "minatar/freeway": np.ones((1, 3))}})
+    assert [row[0].text for row in table.rows] == ["asterix", "breakout", "freeway"]
+    assert [row[1].text for row in table.rows] == ["1.00 [1.00, 1.00]", "1.00 [1.00, 1.00]", f"1.00 (1 {X} 3)"]
+    assert table.columns == ("Game", "pvn")  # MinAtar is not in the paper
+    assert "One encoder alone gives no interval" in table.note
+
+
+def test_families_stay_where_they_differ_and_equal_bests_are_all_bold():
+    one = {"minatar/breakout": np.ones((1, 1)), "atari/Breakout": np.ones((1, 1))}
+    table = tables.per_game({"a": one, "b": one})
+    assert [row[0].text for row in table.rows] == ["minatar/breakout", "atari/Breakout"]
+    assert all(cell.is_best for row in table.rows for cell in row[1:])
+
+
+def test_aggregates_mark_the_largest_scores_and_the_smallest_gap():
+    def estimates(median, gap):
+        return {
+            "median": Estimate(median, median - 0.1, median + 0.1),
+            "iqm": Estimate(median),
+            "mean": Estimate(-0.0001),
+            "optimality_gap": Estimate(gap),
+        }
+
+    table = tables.aggregates({"a": estimates(0.5, 0.6), "b": estimates(0.4, 0.5), "DQN": estimates(1, 0)}, ["DQN"])
+    assert table.columns == ("Method", "Median", "IQM", "Mean", "Optimality gap")
+    assert [cell.text for cell in table.rows[0]] == ["a", "0.500 [0.400, 0.600]", "0.500", "0.000", "0.600"]
+    assert [[cell.is_best for cell in row[1:]] for row in table.rows] == [
+        [True, True, True, False],
+        [False, False, True, True],
+        [False] * 4,
+    ]
+
+
+def hostile_table():
+    rows = ((Cell(HOSTILE), Cell(HOSTILE, is_best=True)), (Cell("[x]"), Cell("1.5 [1.0, 2.0]", 1.5, 1.0, 2.0, 3, 2)))
+    return Table(HOSTILE, ("Game", HOSTILE), rows, note=HOSTILE)
+
+
+def test_markdown_is_read_back_as_it_was():
+    rows = read_markdown(tables.markdown(hostile_table()))
+    assert rows == [
+        [("Game", False), (HOSTILE, False)],
+        [(HOSTILE, False), (HOSTILE, True)],
+        [("[x]", False), ("1.5 [1.0, 2.0]", False)],
+    ]
+
+
+def test_csv_is_read_back_in_full_precision():
+    rows = list(csv.reader(io.StringIO(tables.csv(hostile_table()))))
+    assert rows[0] == ["Game", HOSTILE, *(f"{HOSTILE}, {name}" for name in ("low", "high", "encoders", "agents"))]
+    assert rows[1:] == [[HOSTILE, "", "", "", "", ""], ["[x]", "1.5", "1.0", "2.0", "3", "2"]]
+    table = tables.per_game({"a": {"minatar/breakout": np.array([[1 / 3], [2 / 3]])}})
+    (row,) = csv.DictReader(io.StringIO(tables.csv(table)))
+    assert float(row["a"]) == 0.5
+    assert float(row["a, high"]) == table.rows[0][1].high
+    assert (row["a, encoders"], row["a, agents"]) == ("2", "1")
+
+
+def test_latex_escapes_and_bolds():
+    lines = tables.latex(hostile_table()).splitlines()
+    escaped = (
+        r"a\textbar{}b *c* \_d\_ `e` \textbackslash{}f [g](h) \textless{}i\textgreater{} 50\% \$j\$ \#k \{l\} "
+        r"\textasciitilde{}m\textasciitilde{} \textasciicircum{}n \& \&lt; **o**"
+    )
+    assert lines[2] == rf"\caption{{{escaped}}}"
+    assert lines[3] == r"\begin{tabular}{lr}"
+    assert rf"Game & {escaped} \\" in lines
+    assert rf"{escaped} & \textbf{{{escaped}}} \\" in lines
+    assert r"{}[x] & 1.5 [1.0, 2.0] \\" in lines  # \\ would take [x] for a length
+    assert tables.latex(Table("t", ("Game",), ((Cell(f"3 {X} 2 {DASH}"),),))).splitlines()[7] == r"3 $\times$ 2 -- \\"
+
+
+def test_the_three_files(tmp_path):
+    table = hostile_table()
+    paths = tables.write_table(table, tmp_path, "per-game")
+    assert {ending: path.name for ending, path in paths.items()} == {
+        "md": "per-game.md", "csv": "per-game.csv", "tex": "per-game.tex",
+    }  # fmt: skip
+    assert paths["md"].read_text() == tables.markdown(table)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["per-game.csv", "per-game.md", "per-game.tex"]
+
+
+def test_an_empty_table_renders():
+    table = tables.per_game({})
+    assert table.rows == ()
+    assert tables.csv(table) == "Game\n"
+    assert "Game" in tables.markdown(table)
+    assert "Game" in tables.plain(table)
