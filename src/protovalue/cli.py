@@ -80,6 +80,24 @@ COMMANDS = {
         "protovalue.evaluate.episodes:evaluate_command",
         "Play complete episodes with trained agents.",
     ),
+    "study run": Command(
+        "protovalue.config:StudyRunConfig",
+        "protovalue.study.command:study_run",
+        "Run what a study file names and is not there yet.",
+    ),
+    "study status": Command(
+        "protovalue.config:StudyStatusConfig", "protovalue.study.overview:study_status", "Show how far a study is."
+    ),
+    "study plan": Command(
+        "protovalue.config:StudyPlanConfig",
+        "protovalue.study.overview:study_plan",
+        "List a study's stages with their estimated times on this machine.",
+    ),
+    "report": Command(
+        "protovalue.config:ReportConfig",
+        "protovalue.report.command:report_command",
+        "Write tables, figures and a page about finished runs.",
+    ),
     "bench": Command(
         "protovalue.config:BenchConfig", "protovalue.bench:bench", "Run one of the benchmarks and print its table."
     ),

@@ -467,3 +467,86 @@ class TabularConfig:
         require(self.dimensions >= 1, "--dimensions", self.dimensions, "at least 1")
         require(0 < self.proportion < 1, "--proportion", self.proportion, "a share between 0 and 1")
         require(self.seed >= 0, "--seed", self.seed, "0 or more")
+
+
+@dataclass(frozen=True)
+class StudyRunConfig:
+    """Run a study: everything that its file names and that is not there yet.
+
+    Example: pvn study run studies/minatar-main.toml --jobs 2
+
+    The same command continues an interrupted study. docs/studies.md explains study files.
+    """
+
+    file: Positional[Path]
+    """The study file (TOML)."""
+    out: Path | None = None
+    """Folder of the study [runs/NAME]."""
+    jobs: int = 1
+    """Stages that run at the same time, each in a process of its own."""
+
+    def __post_init__(self) -> None:
+        require(self.jobs >= 1, "--jobs", self.jobs, "at least 1")
+
+
+@dataclass(frozen=True)
+class StudyStatusConfig:
+    """Print how far a study is: what is done, running, failed and missing, and the time it took.
+
+    Example: pvn study status studies/minatar-main.toml
+    """
+
+    file: Positional[Path]
+    """The study file (TOML)."""
+    out: Path | None = None
+    """Folder of the study [runs/NAME]."""
+
+
+@dataclass(frozen=True)
+class StudyPlanConfig:
+    """Print every stage of a study with its estimated time on this machine, and what all of it costs.
+
+    Example: pvn study plan studies/minatar-main.toml --jobs 2
+
+    Times come from finished stages of the study or from short runs on this machine, which are remembered.
+    """
+
+    file: Positional[Path]
+    """The study file (TOML)."""
+    out: Path | None = None
+    """Folder of the study [runs/NAME]."""
+    jobs: int = 1
+    """Stages that will run at the same time."""
+    measure: Literal["auto", "again", "no"] = "auto"
+    """Short runs for the rates that are not known yet (auto), for all of them (again), or none."""
+    commands: bool = False
+    """Also print the command of every stage."""
+
+    def __post_init__(self) -> None:
+        require(self.jobs >= 1, "--jobs", self.jobs, "at least 1")
+
+
+@dataclass(frozen=True)
+class ReportConfig:
+    """Write tables, figures and a page about finished, evaluated runs, and print the headline numbers.
+
+    Example: pvn report runs/minatar-main --out report
+
+    RUNS is the folder of one study, or any folders of runs of `pvn online` and `pvn dqn`.
+    `pvn report --paper` prints the aggregates of the paper's own table.
+    """
+
+    runs: Positional[tuple[Path, ...]] = ()
+    """Folder of a study, or folders of runs, or folders that contain some."""
+    out: Path = Path("report")
+    """Folder for index.html, tables/ and figures/."""
+    paper: bool = False
+    """Print the aggregates of the paper's own table (no RUNS needed)."""
+    features: Literal["all", "first", "none"] = "all"
+    """Whose features are measured: all encoders', those of the first of each method and game, or none."""
+    draws: int = 2_000
+    """Draws of the bootstrap."""
+
+    def __post_init__(self) -> None:
+        require(self.draws >= 100, "--draws", self.draws, "at least 100")
+        require(self.paper or len(self.runs) > 0, "RUNS", "none", "the folder of a study, folders of runs, or --paper")

@@ -1,0 +1,203 @@
+"""What features are like: their picture in the plane, their rank, how smooth they are in time, what can be read out."""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.spatial.distance import pdist, squareform
+from sklearn.linear_model import RidgeCV
+from sklearn.manifold import MDS, ClassicalMDS
+from sklearn.model_selection import GroupKFold
+from torch import Tensor
+
+from protovalue.envs.base import Env
+from protovalue.envs.registry import make
+from protovalue.nets.statistics import effective_rank
+from protovalue.online.agent import Agent
+
+__all__ = [
+    "Plane", "States", "Trajectory", "effective_rank", "features_of", "linear_probe", "mds", "random_states",
+    "state_variables", "temporal_smoothness", "trajectory",
+]  # fmt: skip
+
+Array = NDArray[np.float64]
+FOLDS = 5
+RIDGES = tuple(10.0**power for power in range(-4, 4))  # strengths that are tried on the training rows
+_CHUNK = 256  # observations that pass an encoder together
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    """One episode from its first observation, to its end or as far as it was asked for."""
+
+    observations: NDArray[Any]
+    """(T + 1, stack, *frame_shape); the last is the one that the episode ended in."""
+    rewards: Array
+    """(T,), raw."""
+    complete: bool
+    """Whether the episode came to its end."""
+
+
+@dataclass(frozen=True)
+class States:
+    """Observations of many episodes, and which of them belong together."""
+
+    observations: NDArray[Any]
+    """(N, stack, *frame_shape)."""
+    groups: NDArray[np.int64]
+    """(N,): states of one environment's stream share a number."""
+
+
+@dataclass(frozen=True)
+class Plane:
+    """Points in the plane whose distances are near those of the features."""
+
+    points: Array
+    """(N, 2), with mean 0."""
+    stress: float
+    """sqrt(sum (delta - d)^2 / sum delta^2) over all pairs: delta between features, d in the plane. 0 is exact."""
+
+
+def mds(features: NDArray[Any], method: Literal["classical", "metric"] = "classical", seed: int = 0) -> Plane:
+    """Place features (N, k) in the plane by multidimensional scaling.
+
+    Classical: the two leading eigenvectors of the doubly centred matrix of squared distances. Metric: SMACOF, which
+    begins there and lowers the stress. `seed` is the generator's of the metric method. Signs are fixed: in each
+    coordinate the entry of largest magnitude is positive.
+    """
+    x = np.asarray(features, np.float64)
+    between = pdist(x)
+    if len(x) < 3 or not between.any():  # two states, or all the same: nothing to decompose
+        points = np.zeros((len(x), 2))
+        if len(x) == 2:
+            points[:, 0] = np.array([0.5, -0.5]) * between[0]
+        return Plane(points, 0.0)
+    matrix = squareform(between)
+    points = np.asarray(ClassicalMDS(n_components=2, metric="precomputed").fit_transform(matrix), np.float64)
+    if method == "metric":
+        scaling = MDS(
+            n_components=2, metric="precomputed", n_init=1, init="classical_mds", max_iter=300, eps=1e-6,
+            random_state=seed, normalized_stress=False,
+        )  # fmt: skip
+        points = np.asarray(scaling.fit_transform(matrix), np.float64)
+    points = points - points.mean(axis=0)
+    largest = points[np.abs(points).argmax(axis=0), [0, 1]]
+    points = points * np.where(largest < 0, -1.0, 1.0)
+    stress = np.sqrt(np.square(between - pdist(points)).sum() / np.square(between).sum())
+    return Plane(points, float(stress))
+
+
+def temporal_smoothness(features: NDArray[Any]) -> float:
+    """Return the mean distance of consecutive states over the mean distance of all pairs, features (T, k) in time.
+
+    1 where the next state is no nearer than any other, towards 0 the smoother the path; NaN where nothing moves.
+    """
+    x = np.asarray(features, np.float64)
+    anywhere = float(pdist(x).mean()) if len(x) > 1 else 0.0
+    if anywhere == 0:
+        return float("nan")
+    return float(np.linalg.norm(np.diff(x, axis=0), axis=1).mean()) / anywhere
+
+
+def linear_probe(
+    features: NDArray[Any], targets: NDArray[Any], groups: NDArray[np.int64] | None = None, folds: int = FOLDS
+) -> Array:
+    """Return the held-out R^2 of each target (J,) when ridge regression reads targets (N, J) from features (N, k).
+
+    Every row is predicted by a regression that has not seen its group; without groups, rows in time order are cut into
+    `folds` blocks, because neighbours in time are nearly copies. Features are centred and divided by one number, and
+    the strength of the ridge is chosen, on the training rows. A target that is the same everywhere has no R^2: NaN.
+    """
+    x, y = np.asarray(features, np.float64), np.asarray(targets, np.float64)
+    if groups is None:
+        groups = np.arange(len(x)) * folds // len(x)
+    predicted, baseline = np.zeros_like(y), np.zeros_like(y)
+    for train, test in GroupKFold(min(folds, len(np.unique(groups)))).split(x, y, groups):
+        # One scale for all features: by its own, a unit that is nearly dead would be magnified on rows not yet seen.
+        scale = float(x[train].std(axis=0).max()) or 1.0
+        standard = (x - x[train].mean(axis=0)) / scale
+        model = RidgeCV(RIDGES, alpha_per_target=True).fit(standard[train], y[train])
+        predicted[test] = model.predict(standard[test]).reshape(len(test), -1)
+        baseline[test] = y[train].mean(axis=0)
+    wrong, total = np.square(y - predicted).sum(axis=0), np.square(y - baseline).sum(axis=0)
+    varies = y.std(axis=0) > 0
+    return np.where(varies, 1.0 - wrong / np.where(varies, total, 1.0), np.nan)
+
+
+def state_variables(observations: NDArray[Any]) -> tuple[Array, tuple[str, ...]] | None:
+    """Return what is where in observations (N, stack, rows, columns, channels) of bits, such as MinAtar's.
+
+    For each channel of the newest frame: how many cells are on, and their mean row and column in cells, the middle of
+    the grid where none is. Shape (N, 3 * channels) and the variables' names; None for environments that show pixels.
+    """
+    if observations.dtype != np.bool_ or observations.ndim != 5:
+        return None
+    frames = observations[:, -1].astype(np.float64)
+    _, rows, columns, channels = frames.shape
+    count = frames.sum(axis=(1, 2))  # (N, channels)
+    some = np.maximum(count, 1)
+    row = np.where(count > 0, np.einsum("nrcx,r->nx", frames, np.arange(rows)) / some, (rows - 1) / 2)
+    column = np.where(count > 0, np.einsum("nrcx,c->nx", frames, np.arange(columns)) / some, (columns - 1) / 2)
+    names = [f"{what} of channel {x}" for what in ("count", "row", "column") for x in range(channels)]
+    return np.concatenate([count, row, column], axis=1), tuple(names)
+
+
+@torch.inference_mode()
+def features_of(see: Any, observations: NDArray[Any]) -> NDArray[np.float32]:
+    """Return the features (N, k) of observations, in chunks; `see` maps an array of some to a tensor."""
+    parts: list[Tensor] = [see(observations[i : i + _CHUNK]) for i in range(0, len(observations), _CHUNK)]
+    features: NDArray[np.float32] = torch.cat(parts).float().cpu().numpy()
+    return features
+
+
+def trajectory(
+    env_id: str,
+    options: dict[str, Any],
+    seed: int = 0,
+    agent: Agent | None = None,
+    which: int = 0,
+    epsilon: float = 0.001,
+    max_steps: int = 1_000,
+) -> Trajectory:
+    """Play one episode with one of an agent's seeds, or with uniformly random actions, for at most `max_steps`.
+
+    Args:
+        env_id: the environment.
+        options: its options.
+        seed: of the environment and of random actions.
+        agent: S agents; None plays at random.
+        which: the index of the one that plays.
+        epsilon: probability of a random action.
+        max_steps: where to stop an episode that has not ended.
+    """
+    env = make(env_id, 1, **options)
+    rng = np.random.default_rng(seed)
+    obs, _ = env.reset(seed=seed)
+    seen, ended = [obs[0].copy()], False
+    rewards: list[float] = []
+    while not ended and len(rewards) < max_steps:
+        action = int(rng.integers(env.num_actions))
+        if rng.random() >= epsilon and agent is not None:
+            several = np.repeat(obs, agent.num_seeds, axis=0)
+            action = int(agent.values(agent.see(several))[which, 0].argmax())
+        obs, reward, terminated, truncated, info = env.step(np.array([action]))
+        ended = bool(terminated[0] or truncated[0])
+        seen.append((info["final_obs"] if ended else obs)[0].copy())
+        rewards.append(float(reward[0]))
+    env.close()
+    return Trajectory(np.stack(seen), np.array(rewards, np.float64), ended)
+
+
+def random_states(env: Env, steps: int = 640, every: int = 10, seed: int = 0) -> States:
+    """Let uniformly random actions play in all environments of `env` and keep every tenth observation."""
+    rng = np.random.default_rng(seed)
+    obs, _ = env.reset(seed=seed)
+    kept = []
+    for step in range(steps):
+        if step % every == 0:
+            kept.append(obs.copy())
+        obs = env.step(rng.integers(env.num_actions, size=env.num_envs))[0]
+    groups = np.tile(np.arange(env.num_envs), len(kept))
+    return States(np.concatenate(kept), groups)

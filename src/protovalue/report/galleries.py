@@ -1,0 +1,217 @@
+"""One trajectory per environment, seen through the features of every encoder in a report, and what they measure."""
+
+import io
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from protovalue.data.info import picture
+from protovalue.envs.base import Env
+from protovalue.envs.registry import make
+from protovalue.errors import UserError
+from protovalue.evaluate.episodes import load_agent
+from protovalue.evaluate.features import (
+    States,
+    Trajectory,
+    effective_rank,
+    features_of,
+    linear_probe,
+    mds,
+    random_states,
+    state_variables,
+    temporal_smoothness,
+    trajectory,
+)
+from protovalue.files import read_json
+from protovalue.online.agent import Agent
+from protovalue.online.linear_dqn import find_encoder
+from protovalue.progress import ProgressBar
+from protovalue.report.model import Embedding, FeatureNumbers, Gallery, Spread
+from protovalue.report.results import EVALUATION, Cell, Results
+from protovalue.runs import read_run
+
+STATES = 300  # of a trajectory that are drawn
+STEPS = 1_000  # after which a trajectory is cut
+SHORT = 50  # steps: an episode that ends before is played again with another seed
+TRIES = 5
+PROBE_ENVS = 16  # * 640 steps / 10 = 1,024 states of a random policy
+Which = Literal["all", "first", "none"]
+See = Callable[[NDArray[Any]], Any]
+
+
+@dataclass(frozen=True)
+class _Lens:
+    """A trained encoder, or the network of one end-to-end agent."""
+
+    name: str
+    see: See
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """What one encoder's features are like."""
+
+    num_features: int
+    rank: float
+    smoothness: float
+    probe: float | None
+
+
+@dataclass(frozen=True)
+class Looked:
+    """All that was found by looking at features."""
+
+    galleries: tuple[Gallery, ...]
+    features: tuple[FeatureNumbers, ...]
+    notes: tuple[str, ...]
+
+
+def look(results: Results, which: Which = "all", quiet: bool = False) -> Looked:
+    """Play one episode in every environment and look at it through the encoders.
+
+    Args:
+        results: what the report is about.
+        which: measure all encoders, the first of each method (lowest seed), or none.
+        quiet: no progress.
+    """
+    galleries, features = [], []
+    notes: list[str] = []
+    chosen = {(env, m): _chosen(results, env, m, which) for env in results.envs for m in results.methods}
+    total = sum(len(cells) for cells in chosen.values())
+    if which == "none":
+        return Looked((), (), ())
+    with ProgressBar("features", total, "encoders", quiet=quiet) as bar:
+        for env in results.envs:
+            cells = [cell for method in results.methods for cell in chosen[env, method]]
+            if not cells:
+                continue
+            options = read_json(cells[0].run / EVALUATION)["env_options"]
+            played, player = _play(results, env, options, notes)
+            steps = _spread(len(played.observations), STATES)
+            games = make(env, PROBE_ENVS, **options)
+            states = random_states(games)
+            embeddings = []
+            for method in results.methods:
+                measured: list[_Measured] = []
+                for cell in chosen[env, method]:
+                    try:
+                        lenses = _lenses(cell, games, first=which == "first")
+                    except UserError as error:
+                        notes.append(f"features of {method} in {env} are not all measured: {error}")
+                        lenses = []
+                    for lens in lenses:
+                        seen = features_of(lens.see, played.observations)
+                        if not measured:
+                            embeddings.append(_embed(method, lens.name, seen[list(steps)]))
+                        measured.append(_measure(seen, features_of(lens.see, states.observations), states))
+                    bar.advance(1, env)
+                if measured:
+                    features.append(_numbers(env, method, measured))
+            games.close()
+            frames = tuple(_png(played.observations[step, -1]) for step in steps)
+            gallery = Gallery(env, player, float(played.rewards.sum()), steps, frames, tuple(embeddings))
+            if embeddings:
+                galleries.append(gallery)
+    return Looked(tuple(galleries), tuple(features), tuple(dict.fromkeys(notes)))
+
+
+def _chosen(results: Results, env: str, method: str, which: Which) -> list[Cell]:
+    cells = sorted(results.of(method, env), key=lambda cell: (cell.pretraining_seed or 0, cell.data_seed or 0))
+    return cells[:1] if which == "first" else cells
+
+
+def _play(results: Results, env: str, options: dict[str, Any], notes: list[str]) -> tuple[Trajectory, str]:
+    """Play an episode with the end-to-end agent of the best score, or else with the best agent of all."""
+    cells = [cell for cell in results.cells if cell.env == env]
+    yardstick = [cell for cell in cells if cell.method == results.end_to_end]
+    best = max(yardstick or cells, key=lambda cell: (float(cell.returns.max()), str(cell.run)))
+    agent: Agent | None = None
+    which = int(best.returns.argmax())
+    player = f"the best agent of {best.method} (mean return {best.returns.max():.3g})"
+    try:
+        game, agent, _, _ = load_agent(best.run, 1)
+        game.close()
+    except UserError as error:
+        notes.append(f"the trajectory of {env} is that of random actions, because its best agent is not there: {error}")
+        player = "random actions"
+    tries: list[Trajectory] = []
+    for seed in range(TRIES):
+        tries.append(trajectory(env, options, seed, agent, which, max_steps=STEPS))
+        if len(tries[-1].rewards) >= SHORT:
+            break
+    longest = max(tries, key=lambda one: len(one.rewards))
+    return longest, player if longest.complete else f"{player}, cut after {STEPS:,} steps"
+
+
+def _lenses(cell: Cell, env: Env, first: bool) -> list[_Lens]:
+    """Return what sees: the cell's encoder, or the networks of its end-to-end agents."""
+    if cell.settings.get("kind") == "dqn":
+        game, agent, seeds, _ = load_agent(cell.run, 1)
+        game.close()
+        names = [f"{cell.run.name}, seed {seed}" for seed in seeds]
+        all_ = [_Lens(name, _eyes(agent, s)) for s, name in enumerate(names)]
+        return all_[:1] if first else all_
+    name = str(cell.encoder) if cell.encoder is not None else str(read_run(cell.run)["config"]["encoder"])
+    encoder = find_encoder(name, env, other_game=True)
+    return [_Lens(Path(name).name, encoder.features)]
+
+
+def _eyes(agent: Agent, s: int) -> See:
+    """Return what maps observations (N, ...) to the features (N, k) of the s-th agent's own network."""
+
+    def see(observations: NDArray[Any]) -> Any:
+        return agent.see(np.concatenate([observations] * agent.num_seeds))[s]
+
+    return see
+
+
+def _embed(method: str, encoder: str, features: NDArray[np.float32]) -> Embedding:
+    plane = mds(features)
+    furthest = float(np.linalg.norm(plane.points, axis=1).max())
+    return Embedding(method, encoder, plane.points / (furthest or 1.0), plane.stress)
+
+
+def _measure(along: NDArray[np.float32], wide: NDArray[np.float32], states: States) -> _Measured:
+    """Measure features along a trajectory and over a random policy's states."""
+    variables = state_variables(states.observations)
+    probe = None
+    if variables is not None:
+        found = linear_probe(wide, variables[0], states.groups)
+        probe = float(np.nanmean(found)) if np.isfinite(found).any() else None
+    return _Measured(wide.shape[1], effective_rank(torch.from_numpy(wide)), temporal_smoothness(along), probe)
+
+
+def _numbers(env: str, method: str, measured: Sequence[_Measured]) -> FeatureNumbers:
+    probes = [one.probe for one in measured if one.probe is not None]
+    return FeatureNumbers(
+        env=env,
+        method=method,
+        encoders=len(measured),
+        num_features=measured[0].num_features,
+        effective_rank=_range([one.rank for one in measured]),
+        smoothness=_range([one.smoothness for one in measured]),
+        probe=_range(probes) if probes else None,
+    )
+
+
+def _range(values: Sequence[float]) -> Spread:
+    known = [value for value in values if np.isfinite(value)] or [float("nan")]
+    return Spread(float(np.mean(known)), min(known), max(known))
+
+
+def _spread(count: int, most: int) -> tuple[int, ...]:
+    """Return at most `most` of range(count), evenly, with the first and the last."""
+    return tuple(int(i) for i in np.unique(np.linspace(0, count - 1, min(count, most)).round()))
+
+
+def _png(frame: NDArray[Any]) -> bytes:
+    """Draw a frame as a PNG with few colours: small, because a page holds hundreds."""
+    image = picture(frame)
+    buffer = io.BytesIO()
+    image.quantize(64).save(buffer, "PNG", optimize=True)
+    return buffer.getvalue()

@@ -1,0 +1,171 @@
+"""What a report says, computed and ready to be drawn: the seam between `report.command` and `report.page`."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from protovalue.evaluate.aggregate import STATISTIC_TITLES, STATISTICS, Estimate
+from protovalue.report.results import Results
+
+__all__ = [
+    "STATISTICS", "STATISTIC_TITLES", "Aggregate", "Cost", "Embedding", "Estimate", "FeatureNumbers", "Gallery",
+    "GameScore", "Picture", "Report", "Spread", "Table",
+]  # fmt: skip
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class GameScore:
+    """What a method scores in an environment."""
+
+    env: str
+    method: str
+    mean: Estimate
+    """Mean evaluation return over encoders and agents."""
+    normalised: Estimate | None
+    """The same on the scale of the aggregates; None where there is no such scale."""
+    encoders: int
+    """Encoders, or end-to-end agents."""
+    agents: int
+    """Agents on each encoder; 1 end to end."""
+    episodes: int
+    """Evaluation episodes of each agent."""
+    best: bool
+    """Whether no other method has a higher mean in this environment, those in `Report.references` apart."""
+
+
+@dataclass(frozen=True)
+class Aggregate:
+    """The normalised scores of a method over environments."""
+
+    method: str
+    envs: int
+    encoders: int
+    """Encoders per environment, the least of them."""
+    agents: int
+    """Agents per encoder, the least of them."""
+    statistics: Mapping[str, Estimate]
+    """By the names in STATISTICS."""
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Mean and range of a number over encoders."""
+
+    mean: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class FeatureNumbers:
+    """What the features of a method are like in an environment, over its encoders."""
+
+    env: str
+    method: str
+    encoders: int
+    num_features: int
+    effective_rank: Spread
+    """On states of a random policy."""
+    smoothness: Spread
+    """On one trajectory: distance of consecutive states over that of all pairs; 1 is no smoothness."""
+    probe: Spread | None
+    """Held-out R^2 of a linear probe of the state variables; None where the environment has no such variables."""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure in its two files."""
+
+    name: str
+    """Name of the files, such as "aggregates"."""
+    title: str
+    caption: str
+    """How to read it and what it stands on, in one or two sentences."""
+    png: Path
+    svg: Path
+    env: str | None = None
+    """The environment that it is about, if it is about one."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table in its three files."""
+
+    name: str
+    title: str
+    caption: str
+    markdown: Path
+    csv: Path
+    tex: Path
+
+
+@dataclass(frozen=True)
+class Embedding:
+    """The features of one encoder on a trajectory, in the plane."""
+
+    method: str
+    encoder: str
+    """Which encoder: its folder's name, or random:ARCHITECTURE:WIDTH:SEED."""
+    points: Array
+    """(N, 2), scaled so that the largest distance from the centre is 1."""
+    stress: float
+    """Kruskal's stress: 0 where the plane keeps every distance."""
+
+
+@dataclass(frozen=True)
+class Gallery:
+    """One trajectory of an environment, seen through the features of every method."""
+
+    env: str
+    player: str
+    """Who played it, in words."""
+    episode_return: float
+    steps: tuple[int, ...]
+    """Which steps of the episode the N states are."""
+    frames: tuple[bytes, ...]
+    """N small PNG pictures."""
+    embeddings: tuple[Embedding, ...]
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a kind of stage took."""
+
+    stage: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Report:
+    """All that a report says; `report.page.write_page(report, path)` makes the page of it."""
+
+    results: Results
+    colours: Mapping[str, str]
+    """The colour of each method, as #rrggbb, the same in every figure."""
+    scale: str
+    """What a normalised score is, in one sentence; empty where scores are not normalised."""
+    per_game: tuple[GameScore, ...]
+    aggregates: tuple[Aggregate, ...]
+    """Empty where scores are not normalised."""
+    features: tuple[FeatureNumbers, ...]
+    pictures: tuple[Picture, ...]
+    """In the order of the page: aggregates, profile, scaling, ablations, games, curves, MDS."""
+    tables: tuple[Table, ...]
+    galleries: tuple[Gallery, ...]
+    notes: tuple[str, ...]
+    """What a reader must know: environments left out, settings that differ, runs without encoder."""
+    costs: tuple[Cost, ...]
+    headline: tuple[str, ...] = ()
+    """The lines that the command prints: numbers with intervals, per game and over games."""
+    paper: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """Mean returns that the paper printed, by environment and the paper's name of the method."""
+    references: tuple[str, ...] = ()
+    """Methods that saw the reward before the agents did, which do not compete: end-to-end DQN, reward pretraining."""
+    details: Mapping[str, Any] = field(default_factory=dict)
+    """Versions and settings of the statistics: package version, bootstrap draws, seed."""

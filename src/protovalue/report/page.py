@@ -1,0 +1,354 @@
+"""The page of a report: one HTML file with its pictures and frames inside, readable without a network."""
+
+import base64
+import hashlib
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from protovalue.files import write_atomic
+from protovalue.report.explorer import Explorer, explorer, time_colours
+from protovalue.report.model import STATISTIC_TITLES, STATISTICS, Estimate, GameScore, Picture, Report, Spread
+from protovalue.report.results import Cell
+from protovalue.report.wording import MINUS, duration, headline, interval, number, plural, rivals
+
+LIMIT = 10_000_000  # bytes of a page
+SHARP = 400_000  # bytes up to which a figure is worth having as SVG
+# Which figures a section shows, by how their names begin; the rest follow at the end.
+SECTIONS = ("aggregates", "profile", "scaling", "ablations", "games", "curves", "mds")
+SCRIPT, STYLE, PAGE = "page.js", "page.css", "page.html.j2"
+
+
+@dataclass(frozen=True)
+class Number:
+    """A number of a table, as text and as it is."""
+
+    text: str
+    interval: str = ""
+    value: float | None = None
+    """What the column is sorted by; None sorts last."""
+    best: bool = False
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A figure on the page: a data URI."""
+
+    picture: Picture
+    uri: str
+
+
+def write_page(report: Report, path: Path) -> Path:
+    """Write the page, whole or not at all; what would take it over LIMIT is left out and named."""
+    environment = Environment(
+        loader=PackageLoader("protovalue.report", "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"number": number, "duration": duration, "interval": interval}
+    script, style = (environment.get_template(name).render() for name in (SCRIPT, STYLE))
+    template = environment.get_template(PAGE)
+    facts = _facts(report, path.parent) | {"script": script, "style": style, "script_hash": _hash(script)}
+
+    def render(figures: Sequence[Shown], explorers: Sequence[Explorer]) -> bytes:
+        left_out = _left_out(report, figures, explorers)
+        return template.render(facts, figures=_by_section(figures), explorers=explorers, left_out=left_out).encode()
+
+    bare = len(render((), ()))
+    figures, explorers = _that_fit(report, LIMIT - bare)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(path, render(figures, explorers))
+    return path
+
+
+def _hash(script: str) -> str:
+    """Return what a Content-Security-Policy calls the page's only script."""
+    return "sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")
+
+
+def _facts(report: Report, folder: Path) -> dict[str, object]:
+    """All that the template shows beside pictures, under the names that it uses."""
+    results = report.results
+    return {
+        "report": report,
+        "results": results,
+        "headline": headline(report),
+        "counts": _counts(report),
+        "colours": {name: _colour(report.colours.get(name)) for name in results.methods},
+        "statistics": [STATISTIC_TITLES[name] for name in STATISTICS],
+        "aggregates": _aggregate_rows(report),
+        "games": _game_table(report),
+        "features": _feature_rows(report),
+        "cells": _cells_by_env(results.cells),
+        "shared": _shared_settings(results.cells),
+        "differing": _differing_settings(results.cells, results.methods),
+        "time_by_method": _time_by_method(results.cells, results.methods),
+        "total_seconds": sum(cost.seconds for cost in report.costs),
+        "tables": _links(report, folder),
+        "notes": tuple(dict.fromkeys((*report.notes, *results.notes))),
+        "versions": _flat(report.details),
+        "ramp": ", ".join(time_colours(9)),
+    }
+
+
+def _colour(colour: str | None) -> str:
+    """Return a colour that is nothing else."""
+    return colour if colour is not None and re.fullmatch(r"#[0-9a-fA-F]{6}", colour) else "#777777"
+
+
+def _counts(report: Report) -> list[tuple[str, str]]:
+    """The size of what the report stands on."""
+    cells = report.results.cells
+    encoders = {str(cell.encoder or cell.run) for cell in cells if cell.settings.get("kind") != "dqn"}
+    agents = sum(len(cell.seeds) for cell in cells)
+    episodes = sum(len(cell.seeds) * cell.episodes for cell in cells)
+    seconds = sum(cost.seconds for cost in report.costs)
+    counts = [
+        ("games", f"{len(report.results.envs):,}"),
+        ("methods", f"{len(report.results.methods):,}"),
+        ("encoders", f"{len(encoders):,}" if encoders else ""),
+        ("agents", f"{agents:,}" if agents else ""),
+        ("evaluation episodes", f"{episodes:,}" if episodes else ""),
+        ("machine time", duration(seconds) if seconds else ""),
+        ("runs without result", f"{len(report.results.missing):,}" if report.results.missing else ""),
+    ]
+    return [(name, value) for name, value in counts if value]
+
+
+def _number(estimate: Estimate, best: bool = False, note: str = "") -> Number:
+    value = estimate.point if math.isfinite(estimate.point) else None
+    return Number(number(estimate.point), interval(estimate), value, best, note)
+
+
+def _aggregate_rows(report: Report) -> list[dict[str, object]]:
+    """One row per method; the best of those that compete is marked in each column."""
+    competing = rivals(report, report.aggregates)
+    best = {}
+    for name in STATISTICS:
+        points = [row.statistics[name].point for row in competing]
+        best[name] = (min if name == "optimality_gap" else max)(points) if points else math.nan
+    return [
+        {
+            "method": row.method,
+            "runs": _runs(row.envs, row.encoders, row.agents),
+            "numbers": [
+                _number(row.statistics[name], row in competing and row.statistics[name].point == best[name])
+                for name in STATISTICS
+            ],
+        }
+        for row in report.aggregates
+    ]
+
+
+def _runs(envs: int, encoders: int, agents: int) -> str:
+    what = [plural(encoders, "run")] if agents == 1 else [plural(encoders, "encoder"), plural(agents, "agent")]
+    return " \N{MULTIPLICATION SIGN} ".join([plural(envs, "game"), *what])
+
+
+def _game_table(report: Report) -> dict[str, Any]:
+    """Rows are environments, columns methods and, beside them, what the paper printed."""
+    scores = {(score.env, score.method): score for score in report.per_game}
+    methods = [name for name in report.results.methods if any(score.method == name for score in report.per_game)]
+    envs = list(dict.fromkeys([*report.results.envs, *(score.env for score in report.per_game)]))
+    printed = list(dict.fromkeys(name for env in envs for name in report.paper.get(env, {})))
+    most = {name: max(score.encoders for score in report.per_game if score.method == name) for name in methods}
+    rows = [
+        {
+            "env": env,
+            "returns": [_return(scores.get((env, name)), most[name]) for name in methods],
+            "normalised": [_normalised(scores.get((env, name)), most[name]) for name in methods],
+            "paper": [_printed(report.paper.get(env, {}).get(name)) for name in printed],
+        }
+        for env in envs
+    ]
+    return {
+        "methods": methods,
+        "printed": printed,
+        "rows": rows,
+        "has_normalised": any(score.normalised is not None for score in report.per_game),
+    }
+
+
+def _return(score: GameScore | None, most: int) -> Number:
+    if score is None:
+        return Number("no result")
+    return _number(score.mean, score.best, _fewer(score, most))
+
+
+def _normalised(score: GameScore | None, most: int) -> Number:
+    if score is None or score.normalised is None:
+        return Number("no result" if score is None else "no scale")
+    return _number(score.normalised, score.best, _fewer(score, most))
+
+
+def _fewer(score: GameScore, most: int) -> str:
+    """Say that a number stands on fewer runs than others of its column."""
+    return plural(score.encoders, "run") if score.encoders < most else ""
+
+
+def _printed(value: float | None) -> Number:
+    return Number("") if value is None else Number(f"{value:,.1f}".replace("-", MINUS), "", value)
+
+
+def _feature_rows(report: Report) -> list[dict[str, object]]:
+    return [
+        {
+            "env": row.env,
+            "method": row.method,
+            "encoders": row.encoders,
+            "num_features": row.num_features,
+            "numbers": [_spread(row.effective_rank), _spread(row.smoothness), _spread(row.probe)],
+        }
+        for row in report.features
+    ]
+
+
+def _spread(spread: Spread | None) -> Number:
+    if spread is None or not math.isfinite(spread.mean):
+        return Number("")
+    ranged = spread.low != spread.high and math.isfinite(spread.low) and math.isfinite(spread.high)
+    low, high = (number(value, spread.mean) for value in (spread.low, spread.high))
+    return Number(number(spread.mean), f"{low} to {high}" if ranged else "", spread.mean)
+
+
+def _cells_by_env(cells: Iterable[Cell]) -> dict[str, list[Cell]]:
+    grouped: dict[str, list[Cell]] = {}
+    for cell in cells:
+        grouped.setdefault(cell.env, []).append(cell)
+    return grouped
+
+
+def _setting(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value, default=str)
+
+
+def _values(cells: Iterable[Cell], name: str) -> str:
+    """All values that a setting takes in these cells."""
+    found = dict.fromkeys(_setting(cell.settings[name]) for cell in cells if name in cell.settings)
+    return " / ".join(found)
+
+
+def _setting_names(cells: Iterable[Cell]) -> list[str]:
+    return sorted({name for cell in cells for name in cell.settings} - {"kind"})
+
+
+def _is_shared(cells: Sequence[Cell], name: str) -> bool:
+    return all(name in cell.settings for cell in cells) and " / " not in _values(cells, name)
+
+
+def _shared_settings(cells: Sequence[Cell]) -> list[tuple[str, str]]:
+    """What holds for all cells."""
+    return [(name, _values(cells, name)) for name in _setting_names(cells) if _is_shared(cells, name)]
+
+
+def _differing_settings(cells: Sequence[Cell], methods: Sequence[str]) -> dict[str, Any]:
+    """What does not hold for all cells, by method."""
+    names = [name for name in _setting_names(cells) if not _is_shared(cells, name)]
+    own = {method: [cell for cell in cells if cell.method == method] for method in methods}
+    present = [method for method in methods if own[method]]
+    return {"methods": present, "rows": [(name, [_values(own[method], name) for method in present]) for name in names]}
+
+
+def _time_by_method(cells: Sequence[Cell], methods: Sequence[str]) -> list[tuple[str, int, float]]:
+    """Method, number of its cells whose time is known, and their time together."""
+    known = {
+        name: [cell.seconds for cell in cells if cell.method == name and cell.seconds is not None] for name in methods
+    }
+    return [(name, len(seconds), sum(seconds)) for name, seconds in known.items() if seconds]
+
+
+def _links(report: Report, folder: Path) -> list[dict[str, Any]]:
+    """Tables that lie beside the page, by the addresses that they have from there."""
+    return [
+        {
+            "title": table.title,
+            "files": [
+                (kind, file.relative_to(folder).as_posix())
+                for kind, file in (("CSV", table.csv), ("Markdown", table.markdown), ("LaTeX", table.tex))
+                if file.is_relative_to(folder)
+            ],
+        }
+        for table in report.tables
+    ]
+
+
+def _flat(fields: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+    rows: list[tuple[str, str]] = []
+    for name, value in fields.items():
+        title = f"{prefix}{str(name).replace('_', ' ')}"
+        rows += _flat(value, f"{title} ") if isinstance(value, Mapping) else [(title, _setting(value))]
+    return rows
+
+
+def _section(picture: Picture) -> str:
+    return next((name for name in SECTIONS if picture.name.startswith(name.rstrip("s"))), "other")
+
+
+def _by_section(figures: Sequence[Shown]) -> dict[str, list[Shown]]:
+    grouped: dict[str, list[Shown]] = {name: [] for name in (*SECTIONS, "other")}
+    for shown in figures:
+        grouped[_section(shown.picture)].append(shown)
+    return grouped
+
+
+def _that_fit(report: Report, budget: int) -> tuple[list[Shown], list[Explorer]]:
+    """Choose what `budget` bytes have room for.
+
+    First come figures in their smaller form, then galleries, then still pictures of galleries that found no room, and
+    last, while there is room, figures as SVG instead of PNG.
+    """
+    chosen: dict[str, Shown] = {}
+    explorers: list[Explorer] = []
+
+    def show(pictures: Iterable[Picture], left: int) -> int:
+        for picture in pictures:
+            shown = Shown(picture, min(_uri(picture.png, "png"), _uri(picture.svg, "svg+xml"), key=len))
+            if _size(shown) <= left:
+                chosen[picture.name] = shown
+                left -= _size(shown)
+        return left
+
+    budget = show((picture for picture in report.pictures if _section(picture) != "mds"), budget)
+    for gallery in report.galleries:
+        made = explorer(gallery)
+        if made.size <= budget:
+            explorers.append(made)
+            budget -= made.size
+    explored = {one.env for one in explorers}
+    stills = (picture for picture in report.pictures if _section(picture) == "mds" and picture.env not in explored)
+    budget = show(stills, budget)
+    for name, shown in chosen.items():
+        sharp = Shown(shown.picture, _uri(shown.picture.svg, "svg+xml"))
+        more = len(sharp.uri) - len(shown.uri)
+        if 0 < more <= budget and len(sharp.uri) <= SHARP:
+            chosen[name] = sharp
+            budget -= more
+    return list(chosen.values()), explorers
+
+
+def _size(shown: Shown) -> int:
+    """Bytes of a figure on the page, with its markup."""
+    text = 3 * len(shown.picture.title) + 2 * len(shown.picture.caption)
+    return len(shown.uri) + 4 * text + 500
+
+
+def _uri(path: Path, kind: str) -> str:
+    return f"data:image/{kind};base64," + base64.b64encode(path.read_bytes()).decode("ascii")
+
+
+def _left_out(report: Report, figures: Sequence[Shown], explorers: Sequence[Explorer]) -> list[str]:
+    """Name what the page has no room for."""
+    shown, explored = {one.picture.name for one in figures}, {one.env for one in explorers}
+    without = [one for one in report.pictures if one.name not in shown]
+    pictures = [one for one in without if _section(one) != "mds" or one.env not in explored]
+    named = [f"figure {one.title} ({one.svg.name})" for one in pictures]
+    return named + [f"explorer of {one.env}" for one in report.galleries if one.env not in explored]

@@ -1,0 +1,280 @@
+"""From results to the numbers of a report: per game, over games, over training, against tasks and between variants."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from protovalue.evaluate import scores as tables
+from protovalue.evaluate.aggregate import Estimate, Profile, aggregates, mean_interval, profile_with_interval
+from protovalue.report.model import STATISTIC_TITLES, Aggregate, GameScore
+from protovalue.report.results import Cell, Results
+
+Array = NDArray[np.float64]
+SEED = 0  # of the bootstrap: the same runs give the same report
+_GRID = re.compile(r", (\d+x|(\d+|None) tasks|(tasks|width) \w+)")
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How returns become scores that games share."""
+
+    text: str
+    """What a normalised score is; empty where there are none."""
+    yardsticks: Mapping[str, tuple[float, float]]
+    """The returns that become 0 and 1, by environment."""
+    notes: tuple[str, ...]
+    """Which environments have none, and why."""
+
+    def apply(self, env: str, returns: Array) -> Array:
+        """Normalise returns of an environment that has yardsticks."""
+        return tables.normalised(returns, *self.yardsticks[env], name=env)
+
+
+@dataclass(frozen=True)
+class TrainingCurve:
+    """Return over training: mean over encoders and Student's 95% interval (NaN where one encoder alone is left)."""
+
+    steps: Array
+    mean: Array
+    low: Array
+    high: Array
+    lowest: float
+    """The lowest point of any encoder's curve."""
+    highest: float
+
+
+@dataclass(frozen=True)
+class ScalingPoint:
+    """A number for one width and one number of tasks."""
+
+    panel: str
+    width: int
+    tasks: int
+    estimate: Estimate
+
+
+def scale_of(results: Results) -> Scale:
+    """Find the yardsticks of every environment; those that cannot be normalised are named in the notes."""
+    if results.normalise == "human":
+        return _human_scale(results)
+    if results.normalise == "dqn":
+        return _dqn_scale(results)
+    return Scale("", {}, ())
+
+
+def _human_scale(results: Results) -> Scale:
+    yardsticks, without = {}, []
+    for env in results.envs:
+        kept, _ = tables.with_human_scores([env]) if env.startswith(tables.PREFIX) else ([], [env])
+        if kept:
+            yardsticks[env] = tables.random_and_human(env)
+        else:
+            without.append(env)
+    notes = (f"no published human score, so left out of the aggregates: {', '.join(without)}",) if without else ()
+    return Scale("Human-normalised scores: 0 is a random policy, 1 a human", yardsticks, notes)
+
+
+def _dqn_scale(results: Results) -> Scale:
+    yardsticks, notes = {}, []
+    table = results.scores()
+    for env in results.envs:
+        low = results.random_policy.get(env)
+        dqn = table.get(results.end_to_end or "", {}).get(env)
+        if low is None:
+            notes.append(f"{env} is left out of the aggregates: its random policy was not measured")
+        elif dqn is None:
+            notes.append(f"{env} is left out of the aggregates: it has no finished end-to-end DQN")
+        elif not dqn.mean() > low:
+            notes.append(
+                f"{env} is left out of the aggregates: DQN's mean return, {dqn.mean():.3g}, is not above that of "
+                f"random actions, {low:.3g}"
+            )
+        else:
+            yardsticks[env] = (low, float(dqn.mean()))
+    text = "Scores between random policy (0) and end-to-end DQN (1), both measured in this study"
+    return Scale(text, yardsticks, tuple(notes))
+
+
+def per_game(results: Results, scale: Scale) -> tuple[GameScore, ...]:
+    """Return the mean and Student's interval over encoders of every method in every environment."""
+    table, apart = results.scores(), references(results)
+    found = []
+    for env in results.envs:
+        means = {method: float(games[env].mean()) for method, games in table.items() if env in games}
+        rivals = {method: mean for method, mean in means.items() if method not in apart}
+        best = max(rivals.values(), default=float("nan"))
+        for method in means:
+            values = table[method][env]
+            normal = mean_interval(scale.apply(env, values)) if env in scale.yardsticks else None
+            found.append(
+                GameScore(
+                    env=env,
+                    method=method,
+                    mean=mean_interval(values),
+                    normalised=normal,
+                    encoders=values.shape[0],
+                    agents=values.shape[1],
+                    episodes=min(cell.episodes for cell in results.of(method, env)),
+                    best=method in rivals and means[method] == best,
+                )
+            )
+    return tuple(found)
+
+
+def references(results: Results) -> tuple[str, ...]:
+    """Return the methods that saw the reward before the agents did; as in the paper, they do not compete."""
+    apart = {cell.method for cell in results.cells if cell.settings.get("method") in ("dqn", "reward")}
+    return tuple(method for method in results.methods if method in apart)
+
+
+def normalised_scores(results: Results, scale: Scale) -> tuple[dict[str, dict[str, Array]], tuple[str, ...]]:
+    """Return normalised scores (P, S) by method and environment, and notes.
+
+    Aggregates compare like with like: an environment in which a method has no result is left out for all.
+    """
+    table = results.scores()
+    shared = [env for env in results.envs if env in scale.yardsticks and all(env in games for games in table.values())]
+    notes = []
+    for env in scale.yardsticks:
+        if env not in shared:
+            without = ", ".join(method for method, games in table.items() if env not in games)
+            notes.append(f"{env} is left out of the aggregates: no result of {without}")
+    if not shared:
+        return {}, tuple(notes)
+    return {m: {env: scale.apply(env, games[env]) for env in shared} for m, games in table.items()}, tuple(notes)
+
+
+def over_games(scores: Mapping[str, Mapping[str, Array]], draws: int) -> tuple[Aggregate, ...]:
+    """Return the aggregates of every method, each with a generator of its own: adding a method changes no other."""
+    rows = []
+    for method, games in scores.items():
+        found = aggregates(games, np.random.default_rng(SEED), draws)
+        encoders, agents = (min(array.shape[axis] for array in games.values()) for axis in (0, 1))
+        rows.append(Aggregate(method, len(games), encoders, agents, found))
+    return tuple(rows)
+
+
+def profiles(scores: Mapping[str, Mapping[str, Array]], draws: int) -> dict[str, Profile]:
+    """Return performance profiles from the lowest score of all, or 0, to twice the yardstick or the 95th percentile."""
+    everything = np.concatenate([array.ravel() for games in scores.values() for array in games.values()])
+    low = min(0.0, float(np.quantile(everything, 0.02)))
+    high = max(1.0, min(float(np.quantile(everything, 0.98)), 4.0))
+    taus = np.linspace(low, 1.05 * high, 121)
+    return {m: profile_with_interval(games, taus, np.random.default_rng(SEED), draws) for m, games in scores.items()}
+
+
+def training_curve(cells: Sequence[Cell], points: int, separate: bool = False) -> TrainingCurve | None:
+    """Average the training curves of cells: over time into `points` parts, over agents, then over encoders.
+
+    Args:
+        cells: of one method in one environment.
+        points: most points of the curve.
+        separate: take every agent as a unit of its own, as end-to-end agents are.
+    """
+    cells = [cell for cell in cells if len(cell.curve_steps)]
+    if not cells:
+        return None
+    end = max(float(cell.curve_steps[-1]) for cell in cells)
+    count = min(points, min(len(cell.curve_steps) for cell in cells))
+    edges = np.linspace(0, end, count + 1)
+    rows: list[Array] = []
+    for cell in cells:
+        part = np.clip(np.searchsorted(edges, cell.curve_steps, side="left") - 1, 0, count - 1)  # (T,)
+        own = np.stack([_mean(cell.curve[:, part == i], axis=1) for i in range(count)], axis=1)  # (S, count)
+        rows += list(own) if separate else [_mean(own, axis=0)]
+    units = np.stack(rows)  # (P, count)
+    known = np.isfinite(units)
+    used = known.any(axis=0)
+    units, known, steps = units[:, used], known[:, used], edges[1:][used]
+    if not used.any():
+        return None
+    n = known.sum(axis=0)
+    mean = _mean(units, axis=0)
+    deviations = np.where(known, units - mean, 0.0)
+    several = n > 1
+    with_two = np.maximum(n, 2)
+    half = stats.t.ppf(0.975, with_two - 1) * np.sqrt(np.square(deviations).sum(axis=0) / (with_two - 1) / with_two)
+    half = np.where(several, half, np.nan)
+    return TrainingCurve(
+        steps, mean, mean - half, mean + half, float(np.nanmin(units)), float(np.nanmax(units))
+    )  # fmt: skip
+
+
+def _mean(values: Array, axis: int) -> Array:
+    """Mean of what is not NaN; NaN where nothing is."""
+    known = np.isfinite(values)
+    count = known.sum(axis=axis)
+    total = np.where(known, values, 0.0).sum(axis=axis)
+    return np.where(count > 0, total / np.maximum(count, 1), np.nan)
+
+
+def base_title(method: str) -> str:
+    """Return a method's title without its place in a grid of widths and numbers of tasks."""
+    return _GRID.sub("", method)
+
+
+def scaling(results: Results, games: Sequence[GameScore], over: Sequence[Aggregate]) -> tuple[ScalingPoint, ...]:
+    """Return optimality gaps by width and number of tasks, or mean returns per game where nothing is normalised.
+
+    Empty unless a method was run with several numbers of tasks. A random initialisation is a method with no tasks.
+    """
+    first = {cell.method: cell for cell in reversed(results.cells)}
+    counts: dict[str, set[int]] = {}
+    for method, cell in first.items():
+        if cell.tasks is not None:
+            counts.setdefault(base_title(method), set()).add(cell.tasks)
+    grids = [base for base, tasks in counts.items() if len(tasks) > 1]
+    aggregated = {row.method: row.statistics["optimality_gap"] for row in over}
+    points = []
+    for base in grids:
+        for method, cell in first.items():
+            tasks = 0 if cell.settings.get("method") == "random" else cell.tasks
+            if tasks is None or (base_title(method) != base and cell.settings.get("method") != "random"):
+                continue
+            if aggregated and method in aggregated:
+                points.append(ScalingPoint(base, cell.width, tasks, aggregated[method]))
+            elif not aggregated:
+                of = [score for score in games if score.method == method]
+                points += [
+                    ScalingPoint(
+                        score.env if len(grids) == 1 else f"{base}, {score.env}", cell.width, tasks, score.mean
+                    )
+                    for score in of
+                ]
+    return tuple(points)
+
+
+def ablations(
+    results: Results, games: Sequence[GameScore], over: Sequence[Aggregate]
+) -> dict[str, dict[str, Estimate]]:
+    """Return median and IQM, or the mean returns per game, of methods of which the report has variants.
+
+    Variants are methods that were pretrained by the same method with other settings than width and number of tasks.
+    """
+    families: dict[str, dict[str, str]] = {}
+    for cell in results.cells:
+        if cell.method != results.end_to_end:
+            families.setdefault(str(cell.settings.get("method")), {})[cell.method] = base_title(cell.method)
+    several = [titles for titles in families.values() if len(set(titles.values())) > 1]
+    variants = [method for method in results.methods if any(method in titles for titles in several)]
+    if over:
+        rows = {row.method: row.statistics for row in over}
+        return {
+            STATISTIC_TITLES[name]: {method: rows[method][name] for method in variants if method in rows}
+            for name in ("median", "iqm")
+            if any(method in rows for method in variants)
+        }
+    return {
+        env: {score.method: score.mean for score in games if score.env == env and score.method in variants}
+        for env in results.envs
+        if any(score.env == env and score.method in variants for score in games)
+    }
+
+
+def cloning(results: Results) -> tuple[str, ...]:
+    """Return the methods that were pretrained by behaviour cloning."""
+    return tuple(dict.fromkeys(cell.method for cell in results.cells if cell.settings.get("method") == "bc"))

@@ -1,0 +1,131 @@
+"""`pvn study run`: everything that a study names and that is not there yet."""
+
+import sys
+import time
+from collections.abc import Collection
+from pathlib import Path
+
+from protovalue.config import StudyRunConfig
+from protovalue.errors import UserError
+from protovalue.files import FolderLock, write_json
+from protovalue.interrupt import stop_on_interrupt
+from protovalue.progress import ProgressBar
+from protovalue.study.engine import Engine, LocalProcesses
+from protovalue.study.file import Study, load_study
+from protovalue.study.plan import Plan, plan
+from protovalue.study.rates import estimates, known_rates
+from protovalue.study.schedule import Outcome, chains, log_name, makespan, run_stages
+from protovalue.study.state import STUDY, Events, is_done
+from protovalue.study.worker import wait_for_workers
+
+
+def study_run(config: StudyRunConfig, engine: Engine | None = None) -> None:
+    """Run what is missing, and say what came out; a failed stage makes the command fail, at the end."""
+    study, root, laid_out = open_study(config.file, config.out)
+    root.mkdir(parents=True, exist_ok=True)
+    if any(root.iterdir()) and not (root / STUDY).exists():
+        raise UserError(f"{root}: not empty and not a study; choose another folder with --out")
+    with FolderLock(root):
+        wait_for_workers(root)
+        write_json(root / STUDY, laid_out.fields(study))
+        done = {stage.id for stage in laid_out.stages if is_done(stage, root)}
+        print(f"{root}: {len(laid_out.stages)} stages, {len(done)} of them done", file=sys.stderr)
+        outcome = _run(study, laid_out, root, done, engine or LocalProcesses(config.jobs, root), config.jobs)
+    _report(config, root, laid_out, outcome)
+
+
+def _run(study: Study, laid_out: Plan, root: Path, done: Collection[str], engine: Engine, jobs: int) -> Outcome:
+    progress = _Progress(study, laid_out, root, done, jobs)
+    events = Events(root)
+    try:
+        with progress.bar, stop_on_interrupt() as stop:
+            return run_stages(
+                laid_out.stages, done, engine, root, events, stop, chains(laid_out.stages, progress.seconds),
+                lambda outcome, running: progress.update(outcome, running, stop.requested),
+            )  # fmt: skip
+    finally:
+        engine.close()
+        events.close()
+
+
+class _Progress:
+    """Progress over the whole study: a stage counts by its estimated time, and estimates get better as stages end."""
+
+    def __init__(self, study: Study, laid_out: Plan, root: Path, done: Collection[str], jobs: int) -> None:
+        self._study, self._stages, self._root = study, laid_out.stages, root
+        self._done, self._ended = set(done), 0
+        self._since: dict[str, float] = {}
+        self.seconds = self._weights()
+        left = [stage for stage in self._stages if stage.id not in self._done]
+        if left and self._all_known:
+            wall = duration(makespan(left, self.seconds, jobs))
+            print(f"{len(left)} stages are left: about {wall} with --jobs {jobs}", file=sys.stderr)
+        self._shown = self._percent([])
+        self.bar = ProgressBar(f"study {study.name}", 100, "%", self._shown)
+
+    def update(self, outcome: Outcome, running: Collection[str], stopping: bool) -> None:
+        """Show what has ended and how long the running ones have been at it."""
+        self._done.update(outcome.done)
+        if len(outcome.done) != self._ended:
+            self._ended, self.seconds = len(outcome.done), self._weights()
+        for name in running:
+            self._since.setdefault(name, time.monotonic())
+        percent = max(self._percent(running), self._shown)
+        failed = f", {len(outcome.failed)} failed" if outcome.failed else ""
+        what = "stopping: checkpoints are written" if stopping else ", ".join(sorted(running)[:2])
+        self.bar.advance(percent - self._shown, f"{len(self._done)}/{len(self._stages)} stages{failed} {what}")
+        self._shown = percent
+
+    def _weights(self) -> dict[str, float]:
+        rates = known_rates(self._stages, self._root)
+        found = estimates(self._stages, rates, self._study.environments)
+        times = [one.seconds for one in found.values() if one.seconds is not None]
+        self._all_known = len(times) == len(found)
+        typical = sum(times) / len(times) if times else 1.0
+        return {name: typical if one.seconds is None else one.seconds for name, one in found.items()}
+
+    def _percent(self, running: Collection[str]) -> int:
+        total = sum(self.seconds.values()) or 1.0
+        gone = sum(self.seconds[name] for name in self._done)
+        for name in running:
+            gone += min(time.monotonic() - self._since[name], 0.95 * self.seconds[name])
+        return int(100 * gone / total + 1e-6)
+
+
+def _report(config: StudyRunConfig, root: Path, laid_out: Plan, outcome: Outcome) -> None:
+    """Say what came out."""
+    for name, reason in outcome.failed.items():
+        print(f"failed: {name}: {reason} (log: {root / log_name(name)})", file=sys.stderr)
+    for name, need in outcome.blocked.items():
+        print(f"not run: {name} needs {need}", file=sys.stderr)
+    if outcome.interrupted:
+        raise KeyboardInterrupt
+    if outcome.failed:
+        listed = ", ".join(list(outcome.failed)[:3]) + (", ..." if len(outcome.failed) > 3 else "")
+        blocked = f", {len(outcome.blocked)} more need them" if outcome.blocked else ""
+        raise UserError(
+            f"{root}: {_count(outcome.failed, 'stage')} failed: {listed}{blocked}; the same command tries them again"
+        )
+    cells, agents = len(laid_out.cells), sum(len(cell.seeds) for cell in laid_out.cells)
+    print(f"{root}: all {len(laid_out.stages)} stages are done: {cells} encoders or end-to-end runs, {agents} agents")
+    print(f"see what came out: pvn report {root} --out {root / 'report'}")
+
+
+def open_study(file: Path, out: Path | None) -> tuple[Study, Path, Plan]:
+    """Read a study file and lay it out in its folder."""
+    study = load_study(file)
+    root = out or Path("runs") / study.name
+    return study, root, plan(study, root)
+
+
+def duration(seconds: float) -> str:
+    """Write a time so that it can be read: 12 s, 3 min, 2.5 h, 12 days."""
+    for limit, unit, size in ((99.5, "s", 1), (99.5 * 60, "min", 60), (99.5 * 3600, "h", 3600)):
+        if seconds < limit:
+            value = seconds / size
+            return f"{value:.1f} {unit}" if value < 9.95 and size > 1 else f"{value:.0f} {unit}"
+    return f"{seconds / 86400:,.0f} days"
+
+
+def _count(things: Collection[str], what: str) -> str:
+    return f"{len(things)} {what}{'' if len(things) == 1 else 's'}"

@@ -1,0 +1,415 @@
+"""Study files: TOML to a checked `Study`. Whatever is wrong is said with its line before anything runs."""
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from protovalue.config import (
+    CollectConfig,
+    DqnConfig,
+    EnvOptions,
+    EvaluateConfig,
+    ImportDqnReplayConfig,
+    ImportMinariConfig,
+    ImportRluConfig,
+    OnlineConfig,
+    PretrainConfig,
+)
+from protovalue.data.dataset import open_dataset
+from protovalue.envs.registry import make
+from protovalue.errors import UserError, unknown
+from protovalue.pretrain.methods import method_class, method_names
+from protovalue.study.lines import Source
+from protovalue.study.settings import build, check_keys, field_names, settings
+
+DQN, RANDOM = "dqn", "random"
+NORMALISE = ("human", "dqn", "none")
+IMPORTS: dict[str, type[Any]] = {
+    "rlu": ImportRluConfig,
+    "dqn-replay": ImportDqnReplayConfig,
+    "minari": ImportMinariConfig,
+}
+DATA_KINDS = ("collect", *IMPORTS, "folder")
+# What the study fills in by itself, so that a file cannot set it.
+PRETRAIN_MANAGED = ("out", "data", "env", "method", "cache", "seed", "threads", "holdout")
+AGENT_MANAGED = ("out", "env", "seeds", "encoder", "threads", "replay_dir", "data", "other_game")
+DQN_MANAGED = ("out", "env", "seeds", "threads", "replay_dir", "data", "stages")
+EVALUATE_MANAGED = ("run", "out", "video", "num_envs")
+IMPORT_MANAGED = ("out", "source", "game", "env")
+RANDOM_KEEPS = ("preset", "encoder", "width", "device")  # all that a random initialisation depends on
+PLACE = Path("folder")  # stands for folders while settings are checked
+
+
+@dataclass(frozen=True)
+class Seeds:
+    """Data x pretraining x online."""
+
+    data: tuple[int, ...] = (0,)
+    pretraining: tuple[int, ...] = (0,)
+    online: tuple[int, ...] = (0,)
+    dqn: tuple[int, ...] = (0,)
+
+
+@dataclass(frozen=True)
+class Data:
+    """Where experience comes from."""
+
+    kind: str
+    """collect, rlu, dqn-replay, minari or folder."""
+    settings: Mapping[str, Any]
+    """Of the command that makes the data set."""
+    policy: str = "random"
+    """Who acts (collect only)."""
+    source: tuple[str, ...] = ()
+    """Templates of what is imported, or of the folders; {game} and {seed} are filled in."""
+    checksums: Mapping[str, str] = field(default_factory=dict)
+    """Of the data sets that were there already, by folder."""
+
+
+@dataclass(frozen=True)
+class MethodEntry:
+    """A method with what is special about it in this study."""
+
+    name: str
+    """Its name in the file."""
+    title: str
+    method: str
+    """Its name on the command line."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    code: str = ""
+    """Checksum of a user's own code, if there is some."""
+
+    @property
+    def has_tasks(self) -> bool:
+        """Whether it has a number of tasks."""
+        return self.method != DQN and "tasks" in {one.name for one in fields(method_class(self.method).Config)}
+
+
+@dataclass(frozen=True)
+class Study:
+    """A study file, checked."""
+
+    name: str
+    title: str
+    text: str
+    environments: Mapping[str, Mapping[str, Any]]
+    """Every option of each environment, with its resolved value."""
+    options: EnvOptions
+    methods: tuple[MethodEntry, ...]
+    data: Data | None
+    widths: tuple[int | None, ...]
+    """None is the preset's."""
+    tasks: tuple[int | None, ...]
+    seeds: Seeds
+    threads: int
+    normalise: str
+    pretrain: Mapping[str, Any]
+    online: Mapping[str, Any]
+    dqn: Mapping[str, Any]
+    evaluate: Mapping[str, Any]
+
+
+TABLES = ("env", "data", "methods", "seeds", "pretrain", "online", "dqn", "evaluate")
+KEYS = ("name", "title", "environments", "widths", "tasks", "threads", "normalise", *TABLES)
+
+
+def load_study(path: Path) -> Study:
+    """Read a study file and check all of it."""
+    if not path.is_file():
+        raise UserError(f"{path}: found no such file, expected a study file")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise UserError(f"{path}: not text in UTF-8, expected a study file") from None
+    return parse_study(Source(str(path), text), path.stem)
+
+
+def parse_study(source: Source, stem: str) -> Study:
+    """Check the values of a study file; `stem` is its name where it gives none."""
+    values = source.values
+    check_keys(source, (), values, KEYS)
+    for name in TABLES:
+        if not isinstance(values.get(name, {}), dict):
+            raise source.error([name], f"{name}: found {values[name]!r}, expected a table: [{name}]")
+    name = _text(source, (), values, "name", stem)
+    if not re.fullmatch(r"[A-Za-z0-9._-]+", name):
+        raise source.error(["name"], f"name: found {name!r}, expected letters, digits and -._, as it names a folder")
+    options = build(source, {}, EnvOptions, settings(source, ["env"], values.get("env", {}), EnvOptions, ()))
+    environments = _environments(source, values, options)
+    methods = _methods(source, values)
+    learned = [method for method in methods if method.method != DQN]
+    _refuse_unused(source, values, learned, methods)
+    study = Study(
+        name=name,
+        title=_text(source, (), values, "title", name),
+        text=source.text,
+        environments=environments,
+        options=options,
+        methods=methods,
+        data=_data(source, values, environments, _seeds(source, values).data, options) if learned else None,
+        widths=_numbers(source, values, "widths", 1),
+        tasks=_numbers(source, values, "tasks", 0),
+        seeds=_seeds(source, values),
+        threads=_numbers(source, {"threads": [values.get("threads", 1)]}, "threads", 1)[0] or 1,
+        normalise=_normalise(source, values, environments, methods),
+        pretrain=settings(source, ["pretrain"], values.get("pretrain", {}), PretrainConfig, PRETRAIN_MANAGED),
+        online=settings(source, ["online"], values.get("online", {}), OnlineConfig, AGENT_MANAGED),
+        dqn=settings(
+            source, ["dqn"], {k: v for k, v in values.get("dqn", {}).items() if k != "seeds"}, DqnConfig, DQN_MANAGED
+        ),
+        evaluate=settings(source, ["evaluate"], values.get("evaluate", {}), EvaluateConfig, EVALUATE_MANAGED),
+    )
+    _check_configs(source, study)
+    return study
+
+
+def _text(source: Source, path: Sequence[str], values: Mapping[str, Any], key: str, default: str) -> str:
+    found = values.get(key, default)
+    if not isinstance(found, str) or not found:
+        raise source.error([*path, key], f"{key}: found {found!r}, expected text")
+    return found
+
+
+def _environments(source: Source, values: Mapping[str, Any], options: EnvOptions) -> dict[str, dict[str, Any]]:
+    found = values.get("environments")
+    if not isinstance(found, list) or not found:
+        raise source.error(
+            ["environments"],
+            f"environments: found {found!r}, expected a list of at least one, such as minatar/breakout",
+        )
+    resolved: dict[str, dict[str, Any]] = {}
+    for env in found:
+        if not isinstance(env, str):
+            raise source.error(["environments"], f"environments: found {env!r}, expected text", env)
+        if env in resolved:
+            raise source.error(["environments"], f"environments: found {env} twice, expected each once", env)
+        try:
+            resolved[env] = dict(_resolved(env, options))
+        except UserError as error:
+            wrong = next((name for name in options.given() if f"'{name}'" in str(error)), None)
+            where = ["env", wrong] if wrong else ["environments"]
+            raise source.error(where, error, None if wrong else env) from None
+    return resolved
+
+
+@cache
+def _resolved(env: str, options: EnvOptions) -> Mapping[str, Any]:
+    """Return every option of an environment; making it is what checks its name and options."""
+    made = make(env, 1, **options.given())
+    made.close()
+    return made.options
+
+
+def _methods(source: Source, values: Mapping[str, Any]) -> tuple[MethodEntry, ...]:
+    tables = values.get("methods", {})
+    if not tables:
+        raise source.error(["methods"], "methods: found none, expected at least one table such as [methods.pvn]")
+    entries = []
+    for name, table in tables.items():
+        path = ["methods", name]
+        if not isinstance(table, dict):
+            raise source.error(path, f"{name}: found {table!r}, expected a table: [methods.{name}]")
+        if not re.fullmatch(r"[A-Za-z0-9._-]+", name):
+            raise source.error(path, f"methods: found {name!r}, expected letters, digits and -._")
+        method = _text(source, path, table, "method", name)
+        title = _text(source, path, table, "title", name)
+        own = {key: value for key, value in table.items() if key not in ("method", "title")}
+        if method == DQN:
+            for key in own:
+                raise source.error([*path, key], f"{key}: found in [methods.{name}], expected it in [dqn]")
+            entries.append(MethodEntry(name, title, method))
+            continue
+        try:
+            config = method_class(method).Config
+        except UserError as error:
+            better = error if method.endswith(".py") else unknown("method", method, [*method_names(), DQN])
+            raise source.error([*path, "method"], better) from None
+        known = set(RANDOM_KEEPS) if method == RANDOM else field_names(config, PRETRAIN_MANAGED)
+        check_keys(source, path, own, known | {"method", "title"})
+        checked = settings(source, path, own, config, PRETRAIN_MANAGED)
+        entries.append(MethodEntry(name, title, method, checked, _code(method, checked)))
+    ends = [entry for entry in entries if entry.method == DQN]
+    if len(ends) > 1:
+        raise source.error(["methods", ends[1].name], "methods: found dqn twice, expected one: [dqn] has its settings")
+    for key, what in (("title", lambda entry: entry.title), ("settings", _identity)):
+        seen: dict[Any, str] = {}
+        for entry in entries:
+            other = seen.setdefault(what(entry), entry.name)
+            if other != entry.name:
+                raise source.error(
+                    ["methods", entry.name], f"methods: {entry.name} has the same {key} as {other}, expected another"
+                )
+    return tuple(entries)
+
+
+def _identity(entry: MethodEntry) -> tuple[Any, ...]:
+    return (entry.method, tuple(sorted(entry.settings.items(), key=lambda item: item[0])))
+
+
+def _code(method: str, own: Mapping[str, Any]) -> str:
+    """Return a checksum of the user's Python files that a method runs."""
+    names = [name for name in (method, own.get("indicator", "")) if isinstance(name, str) and name.endswith(".py")]
+    parts = [Path(name).read_bytes() for name in names if Path(name).is_file()]
+    return hashlib.sha256(b"\0".join(parts)).hexdigest() if parts else ""
+
+
+def _refuse_unused(
+    source: Source, values: Mapping[str, Any], learned: Sequence[MethodEntry], methods: Sequence[MethodEntry]
+) -> None:
+    """Refuse settings that nothing in the study would use."""
+    if not learned:
+        for key in ("data", "widths", "tasks", "pretrain", "online"):
+            if key in values:
+                raise source.error([key], f"{key}: found with no method that pretrains, expected one, such as pvn")
+    elif "data" not in values:
+        raise source.error(["data"], "data: missing, expected a table [data] that says where experience comes from")
+    if DQN in values and len(learned) == len(methods):
+        raise source.error([DQN], "dqn: found with no method dqn, expected [methods.dqn]")
+    if "tasks" in values and not any(entry.has_tasks and "tasks" not in entry.settings for entry in learned):
+        raise source.error(["tasks"], "tasks: found with no method that takes it, expected one, such as pvn")
+
+
+def _numbers(source: Source, values: Mapping[str, Any], key: str, least: int) -> tuple[int | None, ...]:
+    """Read one axis of the grid; an axis that is not there has the preset's value."""
+    if key not in values:
+        return (None,)
+    found = values[key]
+    if not isinstance(found, list) or not found:
+        raise source.error([key], f"{key}: found {found!r}, expected a list of at least one number")
+    for number in found:
+        if not isinstance(number, int) or isinstance(number, bool) or number < least:
+            raise source.error([key], f"{key}: found {number!r}, expected whole numbers from {least} on", number)
+        if found.count(number) > 1:
+            raise source.error([key], f"{key}: found {number} twice, expected each once", number)
+    return tuple(found)
+
+
+def _seeds(source: Source, values: Mapping[str, Any]) -> Seeds:
+    table = values.get("seeds", {})
+    check_keys(source, ["seeds"], table, ("data", "pretraining", "online"))
+    found = {name: _seed_list(source, ["seeds", name], table[name]) for name in table}
+    dqn = values.get(DQN, {})
+    own = _seed_list(source, [DQN, "seeds"], dqn["seeds"]) if "seeds" in dqn else found.get("online", (0,))
+    return Seeds(**found, dqn=own)
+
+
+def _seed_list(source: Source, path: Sequence[str], found: Any) -> tuple[int, ...]:
+    """Read seeds: a list of them, or how many, counted from 0."""
+    number = isinstance(found, int) and not isinstance(found, bool)
+    seeds = list(range(found)) if number else found
+    good = isinstance(seeds, list) and all(isinstance(s, int) and not isinstance(s, bool) and s >= 0 for s in seeds)
+    if not good or not seeds:
+        raise source.error(path, f"{path[-1]}: found {found!r}, expected how many seeds, or a list such as [0, 1, 2]")
+    if len(set(seeds)) < len(seeds):
+        raise source.error(path, f"{path[-1]}: found {found!r}, expected each seed once")
+    return tuple(seeds)
+
+
+def _data(
+    source: Source,
+    values: Mapping[str, Any],
+    environments: Mapping[str, Any],
+    seeds: Sequence[int],
+    options: EnvOptions,
+) -> Data:
+    table, path = dict(values["data"]), ["data"]
+    kind = table.pop("kind", "collect")
+    if kind not in DATA_KINDS:
+        raise source.error(["data", "kind"], unknown("kind", str(kind), DATA_KINDS))
+    if kind == "collect":
+        policy = table.pop("policy", "random")
+        if policy not in ("random", DQN):
+            raise source.error(["data", "policy"], unknown("policy", str(policy), ("random", DQN)))
+        if policy == DQN:
+            managed = tuple(name for name in DQN_MANAGED if name != "stages")
+            return Data(kind, settings(source, path, table, DqnConfig, managed), DQN)
+        return Data(kind, settings(source, path, table, CollectConfig, ("env", "out", "policy", "seed")))
+    key = "folder" if kind == "folder" else "source"
+    found = table.pop(key, None)
+    templates = tuple([found] if isinstance(found, str) else found or ())
+    if not templates or not all(isinstance(one, str) for one in templates):
+        raise source.error(["data", key], f"{key}: found {found!r}, expected text such as 'data/{{game}}'")
+    for template in templates:
+        for name in re.findall(r"{(\w*)}", template):
+            if name not in ("game", "seed"):
+                raise source.error(["data", key], unknown("placeholder", name, ("game", "seed")), template)
+        if len(environments) > 1 and "{game}" not in "".join(templates):
+            raise source.error(["data", key], f"{key}: found no {{game}}, expected it with several environments")
+        if len(seeds) > 1 and "{seed}" not in "".join(templates):
+            raise source.error(["data", key], f"{key}: found no {{seed}}, expected it with several data seeds")
+    if kind == "folder":
+        check_keys(source, path, table, ("kind", "folder"))
+        return Data(kind, {}, "", templates, _checksums(source, templates, environments, seeds))
+    return Data(kind, settings(source, path, table, IMPORTS[kind], IMPORT_MANAGED), "", templates)
+
+
+def fill(template: str, env: str, seed: int) -> str:
+    """Fill in a template: {game} is the environment's name without its family."""
+    return template.replace("{game}", env.partition("/")[2]).replace("{seed}", str(seed))
+
+
+def _checksums(
+    source: Source, templates: Sequence[str], environments: Mapping[str, Any], seeds: Sequence[int]
+) -> dict[str, str]:
+    """Open the data sets that must be there already."""
+    found = {}
+    for env in environments:
+        for seed in seeds:
+            for template in templates:
+                folder = fill(template, env, seed)
+                try:
+                    data = open_dataset(Path(folder))
+                except UserError as error:
+                    raise source.error(["data", "folder"], error, template) from None
+                if data.env_id != env:
+                    message = f"{folder}: a data set of {data.env_id}, expected {env}"
+                    raise source.error(["data", "folder"], message, template)
+                found[folder] = data.checksum
+    return found
+
+
+def _normalise(
+    source: Source, values: Mapping[str, Any], environments: Mapping[str, Any], methods: Sequence[MethodEntry]
+) -> str:
+    found = values.get("normalise", "none")
+    if found not in NORMALISE:
+        raise source.error(["normalise"], unknown("normalise", str(found), NORMALISE))
+    if found == DQN and all(entry.method != DQN for entry in methods):
+        raise source.error(["normalise"], "normalise: found dqn with no method dqn, expected [methods.dqn]")
+    other = [env for env in environments if not env.startswith("atari/")]
+    if found == "human" and other:
+        raise source.error(["normalise"], f"normalise: found human with {other[0]}, expected Atari games only")
+    return str(found)
+
+
+def _check_configs(source: Source, study: Study) -> None:
+    """Make every kind of config once, so that a value outside its range is found before anything runs."""
+    given = {name: ["pretrain", name] for name in study.pretrain}
+    for entry in study.methods:
+        if entry.method == DQN:
+            continue
+        paths: dict[str, Sequence[str]] = {**given, **{name: ["methods", entry.name, name] for name in entry.settings}}
+        own = {**study.pretrain, **entry.settings, "out": PLACE, "method": entry.method}
+        if entry.has_tasks and "tasks" not in entry.settings:
+            for tasks in study.tasks:
+                count = {"tasks": tasks} if tasks else {}
+                build(source, {**paths, "tasks": ["tasks"]}, method_class(entry.method).Config, {**own, **count})
+        else:
+            build(source, paths, method_class(entry.method).Config, own)
+    place: dict[str, Any] = {"env": next(iter(study.environments)), "out": PLACE}
+    online = {name: ["online", name] for name in study.online}
+    build(source, online, OnlineConfig, {**place, **study.online, "encoder": "folder"})
+    build(source, {name: ["dqn", name] for name in study.dqn}, DqnConfig, {**place, **study.dqn})
+    evaluate = {name: ["evaluate", name] for name in study.evaluate}
+    build(source, evaluate, EvaluateConfig, {"run": PLACE, **study.evaluate})
+    if study.data:
+        paths = {name: ["data", name] for name in study.data.settings}
+        if study.data.kind == "collect":
+            config: type[Any] = DqnConfig if study.data.policy == DQN else CollectConfig
+            build(source, paths, config, {**place, **study.data.settings})
+        elif study.data.kind in IMPORTS:
+            build(source, paths, IMPORTS[study.data.kind], {"out": PLACE, "source": ("x",), **study.data.settings})

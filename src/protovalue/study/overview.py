@@ -1,0 +1,111 @@
+"""`pvn study status` and `pvn study plan`: how far a study is, and what it will cost."""
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from pathlib import Path
+
+from protovalue.config import StudyPlanConfig, StudyStatusConfig
+from protovalue.files import locked
+from protovalue.study.command import duration, open_study
+from protovalue.study.file import Study
+from protovalue.study.measure import measurable, measure
+from protovalue.study.plan import Plan, Stage
+from protovalue.study.rates import Estimate, Rates, estimates, known_rates, remember
+from protovalue.study.schedule import log_name, makespan
+from protovalue.study.state import STUDY, History, histories, is_done, read_events
+
+
+def study_status(config: StudyStatusConfig) -> None:
+    """Print a table: environments x methods, how many cells are where, and the time spent."""
+    study, root, laid_out = open_study(config.file, config.out)
+    history = histories(read_events(root))
+    alive = (root / STUDY).exists() and locked(root)
+    state = {stage.id: _state(stage, root, history, alive) for stage in laid_out.stages}
+    rows: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+    seconds: dict[tuple[str, str], float] = defaultdict(float)
+    users = Counter(name for cell in laid_out.cells for name in cell.stages)
+    for cell in laid_out.cells:
+        states = [state[name] for name in cell.stages]
+        worst = next((one for one in ("failed", "running", "missing") if one in states), "done")
+        rows[cell.env, cell.method][worst] += 1
+        spent = sum(history[name].seconds / users[name] for name in cell.stages if name in history)
+        seconds[cell.env, cell.method] += spent
+    wide = max(len(env) for env, _ in rows)
+    name = max(6, *(len(method) for _, method in rows))
+    print(f"{study.title}: {root}{' (running)' if alive else ''}")
+    print(f"{'':<{wide}} {'':<{name}} {'done':>6} {'running':>8} {'failed':>7} {'missing':>8} {'time':>9}")
+    for (env, method), counts in rows.items():
+        numbers = f"{counts['done']:>6} {counts['running']:>8} {counts['failed']:>7} {counts['missing']:>8}"
+        print(f"{env:<{wide}} {method:<{name}} {numbers} {duration(seconds[env, method]):>9}")
+    finished = sum(one == "done" for one in state.values())
+    total = sum(one.seconds for one in history.values())
+    cpu = sum(one.cpu_seconds for one in history.values())
+    print(f"{finished} of {len(state)} stages are done; {duration(total)} so far, {duration(cpu)} of processor time")
+    for stage in laid_out.stages:
+        if state[stage.id] == "failed":
+            print(f"failed: {stage.id}: {history[stage.id].error} (log: {root / log_name(stage.id)})")
+
+
+def _state(stage: Stage, root: Path, history: Mapping[str, History], alive: bool) -> str:
+    if is_done(stage, root):
+        return "done"
+    last = history[stage.id].last if stage.id in history else ""
+    if last == "failed":
+        return "failed"
+    return "running" if last == "start" and alive else "missing"
+
+
+def study_plan(config: StudyPlanConfig) -> None:
+    """Print every stage with its estimated time, and the totals."""
+    study, root, laid_out = open_study(config.file, config.out)
+    stages = laid_out.stages
+    rates = {} if config.measure == "again" else known_rates(stages, root)
+    found = estimates(stages, rates, study.environments)
+    unknown = {stage.rate for stage in stages if found[stage.id].seconds is None and measurable(stage)}
+    if unknown and config.measure != "no":
+        measured = measure(study, unknown)
+        remember(measured)
+        rates = {**measured, **rates}
+        found = estimates(stages, rates, study.environments)
+    print(f"{study.title}: {root}")
+    wide = max(len(stage.id) for stage in stages)
+    for stage in stages:
+        one = found[stage.id]
+        mark = "done" if is_done(stage, root) else ""
+        time = "?" if one.seconds is None else ("~" if one.scaled else "") + duration(one.seconds)
+        print(f"{stage.id:<{wide}} {time:>10} {mark}".rstrip())
+        if config.commands:
+            print(f"    {' '.join(stage.command)}")
+    _totals(study, laid_out, found, rates, root, config.jobs)
+
+
+def _totals(study: Study, laid_out: Plan, found: Mapping[str, Estimate], rates: Rates, root: Path, jobs: int) -> None:
+    left = [stage for stage in laid_out.stages if not is_done(stage, root)]
+    known = {name: one.seconds for name, one in found.items() if one.seconds is not None}
+    print(f"\n{'':<14} {'stages':>7} {'one after another':>18}")
+    for kind in dict.fromkeys(stage.kind for stage in laid_out.stages):
+        own = [stage for stage in laid_out.stages if stage.kind == kind]
+        missing = [stage for stage in own if stage.id not in known]
+        time = duration(sum(known.get(stage.id, 0.0) for stage in own)) if len(missing) < len(own) else "not known"
+        more = f" and {len(missing)} not known" if 0 < len(missing) < len(own) else ""
+        print(f"{kind:<14} {len(own):>7} {time:>18}{more}")
+    print(f"{'all':<14} {len(laid_out.stages):>7} {duration(sum(known.values())):>18}")
+    encoders = len({cell.encoder for cell in laid_out.cells if cell.encoder})
+    print(f"{encoders} encoders, {sum(len(cell.seeds) for cell in laid_out.cells)} agents")
+    hours = sum(known.get(stage.id, 0.0) for stage in left) * study.threads / 3600
+    wall = makespan(left, known, jobs)
+    print(
+        f"left: {len(left)} stages, {hours:,.1f} processor-hours at {study.threads} thread(s) a stage, "
+        f"{duration(wall)} with --jobs {jobs}"
+    )
+    sources = Counter(rate.source for rate in rates.values() if rate.source)
+    print("rates from " + " and ".join(sources) if sources else "no rate is known: --measure auto measures them")
+    if any(one.scaled for one in found.values()):
+        print("~ was measured at another width and scaled by the encoder's multiply-adds")
+    unknown = {stage.kind for stage in laid_out.stages if stage.id not in known}
+    if "import" in unknown:
+        print("imports are not estimated: the network decides; nor are the indicators of what they will bring")
+    if unknown & {"evaluate", "random-policy"}:
+        print("evaluations are not estimated before one is done: how long an episode is depends on the agent")
+    else:
+        print("evaluations were estimated as measured; episodes of better agents may be longer")

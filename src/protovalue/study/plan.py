@@ -1,0 +1,395 @@
+"""From a study to its stages: pure, and each stage an ordinary pvn command in a folder named by its content."""
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from protovalue.config import CollectConfig, DqnConfig, EvaluateConfig, OnlineConfig, PretrainConfig
+from protovalue.online import dqn as end_to_end
+from protovalue.online import linear_dqn
+from protovalue.online.loop import MAY_CHANGE as AGENT_MAY_CHANGE
+from protovalue.online.presets import resolve as resolve_agent
+from protovalue.pretrain.loop import MAY_CHANGE as PRETRAIN_MAY_CHANGE
+from protovalue.pretrain.methods import method_class
+from protovalue.runs import config_fields
+from protovalue.study.file import DQN, IMPORTS, RANDOM, RANDOM_KEEPS, MethodEntry, Study, fill
+from protovalue.study.settings import words
+
+DIGITS = 8  # hex digits of a content address: 46 games x 1,000 stages collide with a probability below one in a million
+# What does not change a result is not part of an address: what a run may change when it is resumed, but for its length.
+PRETRAIN_IGNORED = {*PRETRAIN_MAY_CHANGE} - {"steps"}
+ONLINE_IGNORED = {*AGENT_MAY_CHANGE, "replay_dir"} - {"steps"}
+SEED_NAMES = ("indicator_seed", "cumulant_seed")  # of the tasks, where it is not that of the encoder
+DQN_IGNORED = ONLINE_IGNORED - {"encoder"}  # there it is an architecture, not a folder
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One command of a study, what it waits for, and how to see that it is done."""
+
+    id: str
+    kind: str
+    """collect, import, pretrain, online, dqn, evaluate or random-policy."""
+    folder: str
+    """Relative to the study's folder."""
+    command: tuple[str, ...]
+    needs: tuple[str, ...] = ()
+    expect: Mapping[str, Any] = field(default_factory=dict)
+    """What its result must hold to be complete."""
+    fresh: bool = False
+    """Whether it starts over after an interruption, because going on would give another result."""
+    rate: str = ""
+    """Stages with the same rate take the same time per unit of work."""
+    units: float = 0.0
+    passes: float = 0.0
+    """Rewards, states x tasks, that it computes before it learns."""
+    passes_rate: str = ""
+
+    def fields(self) -> dict[str, Any]:
+        """Return what study.json says of it."""
+        return {
+            "id": self.id,
+            "kind": self.kind,
+            "folder": self.folder,
+            "needs": list(self.needs),
+            "command": list(self.command),
+        }
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One pretrained encoder with all its agents, or one run of end-to-end agents: the unit of statistics."""
+
+    env: str
+    method: str
+    width: int
+    tasks: int | None
+    data_seed: int | None
+    pretraining_seed: int | None
+    seeds: tuple[int, ...]
+    data: str | None
+    encoder: str | None
+    run: str
+    stages: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All stages, each once, in an order in which they could run; and what the report reads."""
+
+    stages: tuple[Stage, ...]
+    cells: tuple[Cell, ...]
+    random_policy: Mapping[str, str]
+
+    def fields(self, study: Study) -> dict[str, Any]:
+        """Return study.json."""
+        return {
+            "format": "protovalue study",
+            "version": 1,
+            "name": study.name,
+            "title": study.title,
+            "file": study.text,
+            "normalise": study.normalise,
+            "methods": {entry.name: {"title": entry.title} for entry in study.methods},
+            "random_policy": dict(self.random_policy),
+            "cells": [config_fields(cell) for cell in self.cells],
+            "stages": [stage.fields() for stage in self.stages],
+        }
+
+
+def plan(study: Study, root: Path) -> Plan:
+    """Lay out a study whose folder is `root`. Nothing is read or written."""
+    return _Planner(study, root).plan()
+
+
+def address(kind: str, content: Mapping[str, Any], parents: Iterable[str] = ()) -> str:
+    """Return the digits of SHA-256 over a stage's resolved settings and the addresses of what it needs."""
+    text = json.dumps([kind, content, sorted(parents)], sort_keys=True, separators=(",", ":"), default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:DIGITS]
+
+
+def seed_text(seeds: Sequence[int]) -> str:
+    """Write seeds as --seeds takes them: 0-2, or 0,3,5."""
+    row = list(range(seeds[0], seeds[0] + len(seeds)))
+    return ",".join(map(str, seeds)) if list(seeds) != row or len(seeds) == 1 else f"{row[0]}-{row[-1]}"
+
+
+@dataclass(frozen=True)
+class _Data:
+    """A data set of the plan: its folders for --data, its address, and the stage that makes it, if one does."""
+
+    folders: tuple[Path, ...]
+    name: str
+    address: str
+    stage: str | None
+
+
+class _Planner:
+    def __init__(self, study: Study, root: Path) -> None:
+        self.study, self.root = study, root
+        self.stages: dict[str, Stage] = {}
+        self.computed: set[tuple[Any, ...]] = set()  # indicator rewards that some stage computes
+
+    def plan(self) -> Plan:
+        cells, random_policy = [], {}
+        for env in self.study.environments:
+            for entry in self.study.methods:
+                if entry.method == DQN:
+                    cell = self.dqn_cell(env, entry)
+                    cells.append(cell)
+                    if self.study.normalise == DQN:
+                        random_policy[env] = self.random_policy(cell)
+                else:
+                    cells += self.encoder_cells(env, entry)
+        return Plan(tuple(self.stages.values()), tuple(cells), random_policy)
+
+    def add(self, stage: Stage) -> str:
+        """Keep a stage once, however many cells use it."""
+        self.stages.setdefault(stage.id, stage)
+        return stage.id
+
+    def encoder_cells(self, env: str, entry: MethodEntry) -> Iterator[Cell]:
+        for data_seed in self.study.seeds.data:
+            data = self.data(env, data_seed)
+            for width in (None,) if "width" in entry.settings else self.study.widths:
+                grid = self.study.tasks if entry.has_tasks and "tasks" not in entry.settings else (None,)
+                for tasks in grid:
+                    for seed in self.study.seeds.pretraining:
+                        yield self.encoder_cell(env, entry, data, data_seed, width, tasks, seed)
+
+    def encoder_cell(
+        self,
+        env: str,
+        entry: MethodEntry,
+        data: _Data,
+        data_seed: int,
+        width: int | None,
+        tasks: int | None,
+        seed: int,
+    ) -> Cell:
+        config = self.pretrain_config(entry, data, width, tasks, seed)
+        resolved = method_class(config.method).resolve(config, env)
+        assert resolved.width is not None
+        count = 0 if entry.has_tasks and tasks == 0 else getattr(resolved, "tasks", None)
+        pretrain, encoder = self.pretrain(env, config, resolved, data, entry.code)
+        stages = [*([data.stage] if data.stage else []), pretrain.id]
+        run = self.online(env, pretrain, encoder, resolved)
+        stages += [run.id, self.evaluate(run)]
+        return Cell(
+            env, entry.name, resolved.width, count, data_seed, seed, self.study.seeds.online,
+            data.name, pretrain.folder, run.folder, tuple(stages),
+        )  # fmt: skip
+
+    def data(self, env: str, seed: int) -> _Data:
+        """Plan the data set of an environment and a data seed."""
+        study = self.study
+        assert study.data is not None
+        kind, game = study.data.kind, _game(env)
+        sources = tuple(fill(template, env, seed) for template in study.data.source)
+        if kind == "folder":
+            mark = address(kind, {"checksums": [study.data.checksums[folder] for folder in sources]})
+            return _Data(tuple(map(Path, sources)), str(Path(sources[0]).absolute()), mark, None)
+        if kind == "collect":
+            return self.dqn_data(env, seed) if study.data.policy == DQN else self.random_data(env, seed)
+        content = {"settings": dict(study.data.settings), "source": sources}
+        mark = address(f"import {kind}", content)
+        folder = f"data/{game}-{kind}-{seed}-{mark}"
+        config = IMPORTS[kind](source=sources, out=self.root / folder, **study.data.settings)
+        command = ("pvn", "import", kind, *words(config, ("source",)))
+        self.add(Stage(folder, "import", folder, command, rate=f"import {kind}", units=1))
+        return _Data((self.root / folder,), folder, mark, folder)
+
+    def random_data(self, env: str, seed: int) -> _Data:
+        study = self.study
+        assert study.data is not None
+        config = CollectConfig(env=env, out=Path(), seed=seed, options=study.options, **study.data.settings)
+        mark = address("collect", self.content(config, env, {"out"}))
+        folder = f"data/{_game(env)}-random-{seed}-{mark}"
+        config = replace(config, out=self.root / folder)
+        command = ("pvn", "collect", *words(config, ("env",)))
+        rate, expect = f"collect {_family(env)}", {"transitions": config.steps}
+        # A continued collection begins new episodes: the same number of steps, but others.
+        self.add(Stage(folder, "collect", folder, command, (), expect, True, rate, config.steps))
+        return _Data((self.root / folder,), folder, mark, folder)
+
+    def dqn_data(self, env: str, seed: int) -> _Data:
+        study = self.study
+        assert study.data is not None
+        given = {"seeds": str(seed), "threads": study.threads, "options": study.options, **study.data.settings}
+        config = DqnConfig(env=env, out=Path(), data=Path(), **given)
+        resolved = resolve_agent(config, end_to_end.PRESETS)
+        mark = address("collect dqn", self.content(resolved, env, DQN_IGNORED))
+        folder = f"data/{_game(env)}-dqn-{seed}-{mark}"
+        agent = f"{folder}-agent"
+        config = replace(config, out=self.root / agent, data=self.root / folder)
+        command = ("pvn", "dqn", *words(config, (), ("env", "seeds")))
+        expect = {"transitions": resolved.steps, "agent": agent}
+        rate = self.agent_rate("dqn", env, resolved.encoder, resolved.width, 1)
+        self.add(Stage(folder, "collect", folder, command, (), expect, False, rate, resolved.steps or 0))
+        return _Data((self.root / folder,), folder, mark, folder)
+
+    def pretrain_config(
+        self, entry: MethodEntry, data: _Data, width: int | None, tasks: int | None, seed: int
+    ) -> PretrainConfig:
+        study = self.study
+        given = {**study.pretrain, **entry.settings}
+        if width is not None:
+            given["width"] = width
+        untrained = entry.method == RANDOM or tasks == 0 or given.get("tasks") == 0
+        method = RANDOM if untrained else entry.method
+        if untrained:  # without tasks the encoder stays as it was drawn, whatever the training would have been
+            given = {name: value for name, value in given.items() if name in RANDOM_KEEPS}
+        elif tasks is not None:
+            given["tasks"] = tasks
+        return method_class(method).Config(
+            out=Path(),
+            method=method,
+            data=data.folders,
+            seed=seed,
+            threads=study.threads,
+            cache=None if untrained else self.root / "cache",
+            **given,
+        )
+
+    def pretrain(
+        self, env: str, config: PretrainConfig, resolved: PretrainConfig, data: _Data, code: str
+    ) -> tuple[Stage, str]:
+        content = {**self.content(resolved, env, PRETRAIN_IGNORED), "code": code}
+        mark = address("pretrain", content, [data.address])
+        folder = f"pretrain/{_game(env)}-{self.describe(resolved)}-s{config.seed}-{mark}"
+        command = ("pvn", "pretrain", *words(replace(config, out=self.root / folder), (), ("method", "data")))
+        steps = 0 if config.method == RANDOM else (resolved.steps or 0)
+        name = Path(config.method).stem
+        rate = f"pretrain {name} {_family(env)} {resolved.encoder} x{resolved.width} threads {self.study.threads}"
+        needs = (data.stage,) if data.stage else ()
+        units = steps * (resolved.batch_size or 0)
+        passes = self.passes(resolved, data)
+        stage = Stage(
+            folder, "pretrain", folder, command, needs, {}, False, rate, units,
+            passes, indicator_rate(env, self.study.threads),
+        )  # fmt: skip
+        self.add(stage)
+        return self.stages[stage.id], mark
+
+    def passes(self, resolved: PretrainConfig, data: _Data) -> float:
+        """Count the rewards to be computed, for the first encoder that needs them; the others find them there."""
+        tasks = getattr(resolved, "tasks", None)
+        if not tasks or data.stage is None:
+            return 0.0
+        seed = next(
+            (getattr(resolved, name, None) for name in SEED_NAMES if getattr(resolved, name, None)), resolved.seed
+        )
+        names = ("method", "tasks", "indicator", "proportion", "threshold", "burn_in", "normalize", "tasks_per_module")
+        identity = (data.address, seed, *(getattr(resolved, name, None) for name in names))
+        if identity in self.computed:
+            return 0.0
+        self.computed.add(identity)
+        return float(self.stages[data.stage].expect.get("transitions", 0) * tasks)
+
+    def describe(self, resolved: PretrainConfig) -> str:
+        """Name an encoder so that a reader sees what it is: its method, its choices by name, width and tasks."""
+        defaults = {one.name: one.default for one in _fields(type(resolved))}
+        own = set(defaults) - {one.name for one in _fields(PretrainConfig)}
+        chosen = [
+            Path(getattr(resolved, name)).stem
+            for name in sorted(own)
+            if isinstance(defaults[name], str) and getattr(resolved, name) != defaults[name]
+        ]
+        tasks = getattr(resolved, "tasks", None)
+        parts = [Path(resolved.method).stem, *chosen, f"x{resolved.width}", *([f"t{tasks}"] if tasks else [])]
+        return "-".join(parts)
+
+    def online(self, env: str, pretrain: Stage, mark: str, encoder: PretrainConfig) -> Stage:
+        study = self.study
+        config = OnlineConfig(
+            encoder=str(self.root / pretrain.folder),
+            env=env,
+            out=Path(),
+            seeds=seed_text(study.seeds.online),
+            threads=study.threads,
+            options=study.options,
+            **study.online,
+        )
+        resolved = resolve_agent(config, linear_dqn.PRESETS)
+        own = address("online", self.content(resolved, env, ONLINE_IGNORED), [mark])
+        stem = pretrain.folder.removeprefix("pretrain/").rpartition("-")[0]
+        folder = f"online/{stem}-{own}"
+        config = replace(config, out=self.root / folder)
+        command = ("pvn", "online", *words(config, (), ("encoder", "env", "seeds")))
+        rate = self.agent_rate("online", env, encoder.encoder, encoder.width, len(study.seeds.online))
+        expect = {"steps": resolved.steps, "seeds": len(study.seeds.online), "address": own}
+        stage = Stage(folder, "online", folder, command, (pretrain.id,), expect, False, rate, resolved.steps or 0)
+        self.add(stage)
+        return self.stages[stage.id]
+
+    def dqn_cell(self, env: str, entry: MethodEntry) -> Cell:
+        study = self.study
+        given = {"seeds": seed_text(study.seeds.dqn), "threads": study.threads, "options": study.options, **study.dqn}
+        config = DqnConfig(env=env, out=Path(), **given)
+        resolved = resolve_agent(config, end_to_end.PRESETS)
+        own = address("dqn", self.content(resolved, env, DQN_IGNORED))
+        folder = f"dqn/{_game(env)}-x{resolved.width}-{own}"
+        command = ("pvn", "dqn", *words(replace(config, out=self.root / folder), (), ("env", "seeds")))
+        rate = self.agent_rate("dqn", env, resolved.encoder, resolved.width, len(study.seeds.dqn))
+        expect = {"steps": resolved.steps, "seeds": len(study.seeds.dqn), "address": own}
+        stage = Stage(folder, "dqn", folder, command, (), expect, False, rate, resolved.steps or 0)
+        self.add(stage)
+        stages = (stage.id, self.evaluate(stage))
+        return Cell(
+            env, entry.name, resolved.width, None, None, None, study.seeds.dqn, None, None, folder, stages
+        )  # fmt: skip
+
+    def evaluate(self, run: Stage) -> str:
+        """Plan the evaluation of a run of agents."""
+        config = EvaluateConfig(run=self.root / run.folder, **self.study.evaluate)
+        return self.played(run, config, "evaluate", "evaluation.json")
+
+    def random_policy(self, cell: Cell) -> str:
+        """Plan the random policy: the agents of the end-to-end run with nothing but random actions."""
+        run = self.stages[cell.stages[0]]
+        file = f"{run.folder}/random.json"
+        given = {**self.study.evaluate, "epsilon": 1.0, "out": self.root / file}
+        self.played(run, EvaluateConfig(run=self.root / run.folder, **given), "random-policy", "random.json")
+        return file
+
+    def played(self, run: Stage, config: EvaluateConfig, kind: str, file: str) -> str:
+        content = {name: getattr(config, name) for name in ("episodes", "epsilon", "seed")}
+        mark = address(kind, content, [run.expect["address"]])
+        stem = run.folder.partition("/")[2].rpartition("-")[0]
+        expect = {**content, "steps": run.expect["steps"], "file": f"{run.folder}/{file}"}
+        rate = run.rate.replace(run.kind, f"{kind} {run.kind}", 1)
+        units = config.episodes * run.expect["seeds"]
+        command = ("pvn", "evaluate", *words(config, ("run",)))
+        return self.add(
+            Stage(f"{kind}/{stem}-{mark}", kind, run.folder, command, (run.id,), expect, False, rate, units)
+        )
+
+    def content(self, config: Any, env: str, ignored: Iterable[str]) -> dict[str, Any]:
+        """Return the settings of a stage that its result depends on; environments with all their options."""
+        found = {name: value for name, value in config_fields(config).items() if name not in set(ignored)}
+        if "options" in found:
+            found["options"] = dict(self.study.environments[env])
+        return {**found, "env": env}
+
+    def agent_rate(self, kind: str, env: str, encoder: str | None, width: int | None, seeds: int) -> str:
+        return f"{kind} {_family(env)} {encoder} x{width} seeds {seeds} threads {self.study.threads}"
+
+
+def indicator_rate(env: str, threads: int) -> str:
+    """Name the rate of computing indicator rewards."""
+    return f"indicators {_family(env)} threads {threads}"
+
+
+def _fields(config: type[Any]) -> tuple[Any, ...]:
+    return tuple(config.__dataclass_fields__.values())
+
+
+def _family(env: str) -> str:
+    return env.partition("/")[0]
+
+
+def _game(env: str) -> str:
+    return env.partition("/")[2].replace("/", "-")

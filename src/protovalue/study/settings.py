@@ -1,0 +1,115 @@
+"""Settings between a study file, the config dataclasses and the command line."""
+
+import types
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import MISSING, Field, fields
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from protovalue.config import EnvOptions
+from protovalue.errors import UserError, unknown
+from protovalue.study.lines import Source
+
+C = TypeVar("C")
+OPTIONS = "options"  # the field of a config that holds the environment's options
+
+
+def field_names(config: type[Any], managed: Collection[str]) -> set[str]:
+    """Return the fields of a config dataclass that a study file may set: all but those that the study fills in."""
+    return {field.name for field in fields(config)} - {*managed, OPTIONS}
+
+
+def check_keys(source: Source, path: Sequence[str], found: Mapping[str, Any], known: Collection[str]) -> None:
+    """Refuse a key that is not known, naming its line and the nearest one that is."""
+    for key in found:
+        if key not in known:
+            raise source.error([*path, key], unknown("key", key, known))
+
+
+def settings(
+    source: Source, path: Sequence[str], found: Mapping[str, Any], config: type[Any], managed: Collection[str]
+) -> dict[str, Any]:
+    """Check a table's keys and types against a config dataclass; return the values as its constructor takes them."""
+    check_keys(source, path, found, field_names(config, managed))
+    hints = get_type_hints(config)
+    values = {}
+    for key, value in found.items():
+        try:
+            values[key] = _convert(value, hints[key])
+        except ValueError as error:
+            raise source.error([*path, key], f"{key}: found {value!r}, expected {error}") from None
+    return values
+
+
+def build(source: Source, paths: Mapping[str, Sequence[str]], config: type[C], values: Mapping[str, Any]) -> C:
+    """Make a config; what it refuses is an error of the file, at the key whose flag its message begins with.
+
+    Args:
+        source: the study file.
+        paths: where each of the values stands in it.
+        config: the dataclass.
+        values: for its constructor.
+    """
+    try:
+        return config(**values)
+    except UserError as error:
+        key = str(error).partition(":")[0].removeprefix("--").replace("-", "_")
+        where = paths.get(key) or next(iter(paths.values()), ())
+        raise source.error(where, error) from error
+
+
+def _convert(value: Any, hint: Any) -> Any:
+    """Return a TOML value as a field of type `hint`; ValueError says what was expected."""
+    origin = get_origin(hint)
+    if origin is Annotated:
+        return _convert(value, get_args(hint)[0])
+    if origin in (Union, types.UnionType):
+        inner = [one for one in get_args(hint) if one is not type(None)]
+        return _convert(value, inner[0])
+    if origin is Literal:
+        if value not in get_args(hint):
+            raise ValueError(" or ".join(str(one) for one in get_args(hint)))
+        return value
+    if origin is tuple:
+        if not isinstance(value, list):
+            raise ValueError("a list")
+        return tuple(_convert(one, get_args(hint)[0]) for one in value)
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    plain = {int: "a whole number", float: "a number", str: "text", bool: "true or false", Path: "a path as text"}
+    wanted = str if hint is Path else hint
+    if not isinstance(value, wanted) or (isinstance(value, bool) and hint is not bool):
+        raise ValueError(plain[hint])
+    return Path(value) if hint is Path else value
+
+
+def words(config: Any, positional: Sequence[str] = (), always: Sequence[str] = ()) -> list[str]:
+    """Write a config as the words of a command line: what differs from the defaults, and `always` those fields."""
+    found: list[str] = []
+    for name in positional:
+        found += _texts(getattr(config, name))
+    for field in sorted(fields(config), key=lambda field: (field.name not in always, field.name != "out")):
+        value = getattr(config, field.name)
+        if field.name in positional or (field.name not in always and value == _default(field)):
+            continue
+        if isinstance(value, EnvOptions):
+            for name, option in value.given().items():
+                found += _flag(name, option) if option is not False else []  # off is every environment's default
+        else:
+            found += _flag(field.name, value)
+    return found
+
+
+def _flag(name: str, value: Any) -> list[str]:
+    flag = name.replace("_", "-")
+    if isinstance(value, bool):
+        return [f"--{flag}" if value else f"--no-{flag}"]
+    return [f"--{flag}", *_texts(value)]
+
+
+def _texts(value: Any) -> list[str]:
+    return [str(part) for part in (value if isinstance(value, tuple) else (value,))]
+
+
+def _default(field: Field[Any]) -> Any:
+    return field.default_factory() if field.default_factory is not MISSING else field.default

@@ -1,0 +1,110 @@
+"""What a study folder says: which stages are complete, and what happened when."""
+
+import json
+import os
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from protovalue.data.format import Manifest
+from protovalue.errors import UserError
+from protovalue.files import read_json, write_all
+from protovalue.runs import DONE
+from protovalue.study.plan import Stage
+
+STUDY, EVENTS = "study.json", "events.jsonl"
+
+
+def is_done(stage: Stage, root: Path) -> bool:
+    """Whether a stage's result is complete. A damaged one is not: its command says what is wrong."""
+    try:
+        return _CHECKS[stage.kind](stage, root)
+    except (UserError, OSError):
+        return False
+
+
+def _data(stage: Stage, root: Path) -> bool:
+    manifest = Manifest.read(root / stage.folder)
+    enough = manifest.transitions >= stage.expect.get("transitions", 0)
+    agent = stage.expect.get("agent")
+    return manifest.complete and enough and (agent is None or (root / agent / DONE).is_file())
+
+
+def _run(stage: Stage, root: Path) -> bool:
+    return (root / stage.folder / DONE).is_file() and bool(read_json(root / stage.folder / DONE))
+
+
+def _evaluation(stage: Stage, root: Path) -> bool:
+    found = read_json(root / stage.expect["file"])
+    return all(found.get(name) == stage.expect[name] for name in ("episodes", "epsilon", "seed", "steps"))
+
+
+_CHECKS = {
+    "collect": _data,
+    "import": _data,
+    "pretrain": _run,
+    "online": _run,
+    "dqn": _run,
+    "evaluate": _evaluation,
+    "random-policy": _evaluation,
+}
+
+
+class Events:
+    """The study's diary: one line of JSON per event, each written at once."""
+
+    def __init__(self, root: Path) -> None:
+        """Go on after the last whole line."""
+        path = root / EVENTS
+        if path.exists():
+            text = path.read_bytes()
+            os.truncate(path, text.rfind(b"\n") + 1)  # a kill may have cut a line short
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+
+    def write(self, stage: str, event: str, **details: Any) -> None:
+        """Note what happened to a stage, now."""
+        line = {"time": round(time.time(), 3), "stage": stage, "event": event, **details}
+        write_all(self._descriptor, (json.dumps(line) + "\n").encode())
+
+    def close(self) -> None:
+        """Stop writing."""
+        os.close(self._descriptor)
+
+
+@dataclass(frozen=True)
+class History:
+    """What the events say of one stage."""
+
+    last: str
+    """Its last event: start, done, failed or interrupted."""
+    seconds: float
+    """Wall-clock time of all attempts whose end was recorded."""
+    cpu_seconds: float
+    whole: bool
+    """Whether it was done in one attempt, so that its time is that of the whole stage."""
+    error: str
+
+
+def read_events(root: Path) -> list[dict[str, Any]]:
+    """Read all events; a line that a kill cut short is left out."""
+    path = root / EVENTS
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
+    return [json.loads(line) for line in lines if line.endswith("\n")]
+
+
+def histories(events: Iterable[Mapping[str, Any]]) -> dict[str, History]:
+    """Return the history of every stage that has one."""
+    grouped: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
+    for event in events:
+        grouped[event["stage"]].append(event)
+    found = {}
+    for stage, own in grouped.items():
+        names = [event["event"] for event in own]
+        total = sum(event.get("seconds") or 0.0 for event in own)
+        cpu = sum(event.get("cpu_seconds") or 0.0 for event in own)
+        error = str(own[-1].get("error") or "")
+        found[stage] = History(names[-1], total, cpu, names == ["start", "done"], error)
+    return found

@@ -1,0 +1,79 @@
+"""What runs in a stage's process: one pvn command, with its output in a log, ending when the study's process does."""
+
+import fcntl
+import importlib
+import multiprocessing
+import os
+import resource
+import sys
+import threading
+import traceback
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+WORKERS = "workers"  # a file in the study's folder that every job holds a shared lock on
+
+
+def run_command(
+    arguments: list[str], log: str, environment: dict[str, str], threads: int, answer: Connection, root: str
+) -> None:
+    """Run `pvn` with `arguments`; send the processor time and exit with its code."""
+    os.setpgrp()  # Ctrl-C comes once, from the study's process
+    _die_with_parent()
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    held = os.open(Path(root) / WORKERS, os.O_RDWR | os.O_CREAT, 0o644)
+    fcntl.flock(held, fcntl.LOCK_SH)
+    os.environ.clear()  # the server was started in the environment of the first study of this process
+    os.environ.update(environment)
+    code = _run(arguments, threads)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    answer.send(_cpu_seconds())
+    answer.close()
+    sys.exit(code)
+
+
+def _run(arguments: list[str], threads: int) -> int:
+    import torch
+
+    torch.set_num_threads(threads)  # for what has no --threads of its own
+    try:
+        # A stage is a pvn command and nothing else. By name, because the command line imports the study.
+        code = importlib.import_module("protovalue.cli").main(arguments)
+        return int(code)
+    except KeyboardInterrupt:
+        return 130
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else 1
+    except BaseException:
+        traceback.print_exc()
+        return 1
+
+
+def _die_with_parent() -> None:
+    """End at once when the study's process ends, however it ends: checkpoints are whole at every instant."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def follow() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=follow, daemon=True).start()
+
+
+def _cpu_seconds() -> float:
+    """Return the processor time of this process and of those that it waited for."""
+    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+
+
+def wait_for_workers(root: Path) -> None:
+    """Wait until no job of an earlier run of the study is alive; they end within a moment of it."""
+    held = os.open(root / WORKERS, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX)
+    finally:
+        os.close(held)

@@ -1,0 +1,219 @@
+"""The report's page in a real browser: it sorts, explores, fits a phone, and says nothing in the console."""
+
+import base64
+import io
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from protovalue.report.page import write_page
+from tests.report import chromium, fake
+from tests.report.chromium import Browser, Tab
+from tests.report.fake import ENVS, METHODS
+
+MESSAGE = f"NO BROWSER FOUND: the report's page was not driven; install one of {', '.join(chromium.PROGRAMS)}"
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory) -> Iterator[Browser]:
+    if chromium.find() is None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("default")
+            warnings.warn(MESSAGE, stacklevel=1)
+        pytest.skip(MESSAGE)
+    with chromium.browser(tmp_path_factory.mktemp("browser")) as browser:
+        yield browser
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("report")
+    return write_page(fake.report(folder), folder / "index.html")
+
+
+@pytest.fixture
+def tab(running: Browser, page: Path) -> Iterator[Tab]:
+    """The page on a laptop; whatever a test does with it, the console stays silent and the network unused."""
+    tab = running.tab()
+    tab.view(1280)
+    tab.open(page)
+    yield tab
+    assert tab.complaints == []
+
+
+def column(tab: Tab, table: str, index: int) -> list[str]:
+    """The texts of a column, without intervals."""
+    cells = f"[...document.querySelectorAll('#{table} tbody tr')].map(row => row.cells[{index}])"
+    return tab.evaluate(f"{cells}.map(cell => cell.querySelector('a, b')?.textContent ?? cell.textContent.trim())")
+
+
+def test_complaints_are_heard(running: Browser, tmp_path: Path):
+    """The silence that the other tests ask for means something."""
+    bad = tmp_path / "bad.html"
+    bad.write_text("<img src='http://127.0.0.1:9/x.png'><script>console.error('said'); nowhere();</script>")
+    tab = running.tab()
+    tab.open(bad)
+    heard = " ".join(tab.complaints)
+    assert "said" in heard
+    assert "nowhere is not defined" in heard
+    assert "network: http://127.0.0.1:9/x.png" in heard
+
+
+def test_titles_do_not_run(tab: Tab):
+    assert tab.evaluate("document.title") == f"Two games {fake.INJECTION}"
+    assert tab.evaluate("document.querySelector('h1').textContent") == f"Two games {fake.INJECTION}"
+
+
+def test_a_header_sorts_its_column(tab: Tab):
+    random = METHODS.index(fake.RANDOM) + 1
+    head = f"#returns-table th:nth-child({random + 1})"
+    sorted_by = f"document.querySelector('{head}').getAttribute('aria-sort')"
+    assert column(tab, "returns-table", random) == ["1.75", "41.5"]
+    tab.click(f"{head} button")
+    tab.wait(f"{sorted_by} === 'descending'")
+    assert column(tab, "returns-table", random) == ["41.5", "1.75"]
+    tab.evaluate(f"document.querySelector('{head} button').focus()")
+    tab.press("Enter")
+    tab.wait(f"{sorted_by} === 'ascending'")
+    assert column(tab, "returns-table", random) == ["1.75", "41.5"]
+    # By name, from the first letter; one header at a time is marked.
+    tab.click("#returns-table th:first-child button")
+    tab.wait(f"{sorted_by} === 'none'")
+    assert column(tab, "returns-table", 0) == list(ENVS)
+    tab.click("#returns-table th:first-child button")
+    tab.wait("document.querySelector('#returns-table th').getAttribute('aria-sort') === 'descending'")
+    assert column(tab, "returns-table", 0) == [*reversed(ENVS)]
+
+
+def test_what_has_no_value_sorts_last(tab: Tab):
+    head = "#returns-table th:last-child"
+    for way in ("descending", "ascending"):
+        tab.click(f"{head} button")
+        tab.wait(f"document.querySelector('{head}').getAttribute('aria-sort') === '{way}'")
+        assert column(tab, "returns-table", 4) == ["123.4", ""]
+
+
+def test_returns_or_scores(tab: Tab):
+    shown = "[...document.querySelectorAll('table.games')].filter(t => t.offsetParent !== null).map(t => t.id).join()"
+    assert tab.evaluate(shown) == "returns-table"
+    tab.click("label[for=as-scores]")
+    tab.wait(f"{shown} === 'scores-table'")
+
+
+def frame_shown(tab: Tab) -> bytes:
+    """The picture in the first viewer, when the browser has decoded it."""
+    tab.wait("(image => image.complete && image.naturalWidth === 10)(document.querySelector('.viewer img'))")
+    source = tab.evaluate("document.querySelector('.viewer img').src")
+    return base64.b64decode(source.removeprefix("data:image/png;base64,"))
+
+
+def rings(tab: Tab) -> list[list[float]]:
+    """Where the states are ringed, in every picture of the first game."""
+    circles = "[...document.querySelector('.explorer').querySelectorAll('.here')]"
+    return tab.evaluate(f"{circles}.map(ring => [ring.cx.baseVal.value, ring.cy.baseVal.value])")
+
+
+def at_state(tab: Tab, state: int) -> None:
+    """Check that all of the first explorer is at one state."""
+    tab.wait(f"document.querySelector('.explorer').dataset.state === '{state}'")
+    assert frame_shown(tab) == fake.frame(state)
+    assert tab.evaluate("document.querySelector('.viewer output').value") == str(3 * state)
+    both = [90 * fake.points(name)[state] * (1, -1) for name in (fake.PVN, fake.RANDOM)]
+    np.testing.assert_allclose(rings(tab), both, atol=0.06)
+
+
+def test_pointing_at_a_state_shows_its_frame(tab: Tab):
+    at_state(tab, 0)
+    tab.hover(".explorer figure:nth-of-type(1) g circle:nth-of-type(5)")
+    at_state(tab, 4)
+    tab.hover(".explorer figure:nth-of-type(2) g circle:nth-of-type(10)")
+    at_state(tab, 9)
+    assert tab.evaluate("document.querySelectorAll('.explorer')[1].dataset.state") == "0"  # another game
+
+
+def test_keys_and_slider_move_through_the_episode(tab: Tab):
+    tab.evaluate("document.querySelector('.explorer svg').focus()")
+    for _ in range(3):
+        tab.press("ArrowRight")
+    at_state(tab, 3)
+    tab.press("ArrowLeft")
+    at_state(tab, 2)
+    assert tab.evaluate("document.querySelector('.explorer svg').getAttribute('aria-valuetext')") == "step 6"
+    tab.evaluate("document.querySelector('.viewer input').focus()")
+    tab.press("ArrowRight")
+    at_state(tab, 3)
+
+
+def test_a_tap_shows_the_frame(tab: Tab):
+    tab.view(375, mobile=True)
+    tab.tap(".explorer figure:nth-of-type(1) g circle:nth-of-type(8)")
+    at_state(tab, 7)
+
+
+def test_a_number_leads_to_its_commands(tab: Tab):
+    command = "#made-0-0 pre"
+    assert tab.evaluate(f"document.querySelector('{command}').checkVisibility()") is False
+    tab.click("#returns-table tbody tr:first-child td a")
+    tab.wait(f"document.querySelector('{command}').checkVisibility()")
+    tab.click("#made-0-0 button.copy")
+    tab.wait("['copied', 'selected'].includes(document.querySelector('#made-0-0 button.copy').textContent)")
+
+
+@pytest.mark.parametrize("width", [320, 375, 768, 1280])
+def test_the_page_does_not_scroll_sideways(tab: Tab, width):
+    tab.view(width, mobile=width < 500)
+    tab.evaluate("document.querySelectorAll('details').forEach(one => { one.open = true; })")
+    tab.wait(f"innerWidth === {width}")
+    wide = tab.evaluate(
+        "[...document.body.querySelectorAll('*')].filter(e => e.getBoundingClientRect().right > innerWidth + 1"
+        " && !e.closest('.scroll, .plate, pre')).map(e => e.outerHTML.slice(0, 80))"
+    )
+    assert wide == []
+    assert tab.evaluate("document.documentElement.scrollWidth") == width
+    if width < 500:  # there is something that would not fit, and it can be scrolled
+        assert tab.evaluate("(box => box.scrollWidth > box.clientWidth)(document.querySelector('#games .scroll'))")
+
+
+def luminance(tab: Tab) -> float:
+    """Mean lightness of what is in view, from 0 to 255."""
+    return float(np.asarray(Image.open(io.BytesIO(tab.screenshot())).convert("L")).mean())
+
+
+def test_light_and_dark(tab: Tab):
+    colour = "getComputedStyle(document.querySelector('{}')).{}"
+    light = [tab.evaluate(colour.format("body", name)) for name in ("color", "backgroundColor")]
+    bright = luminance(tab)
+    tab.view(1280, dark=True)
+    tab.wait("matchMedia('(prefers-color-scheme: dark)').matches")
+    dark = [tab.evaluate(colour.format("body", name)) for name in ("color", "backgroundColor")]
+    assert bright > 200
+    assert luminance(tab) < 90
+    for ink, paper in (light, dark):
+        assert contrast(ink, paper) > 7  # WCAG's AAA
+    # Figures are drawn for light paper, so they keep a light card.
+    assert relative_luminance(tab.evaluate(colour.format(".plate", "backgroundColor"))) > 0.8
+    assert relative_luminance(tab.evaluate(colour.format(".plots svg", "backgroundColor"))) > 0.8
+
+
+def relative_luminance(colour: str) -> float:
+    """WCAG 2's, of a computed colour rgb(r, g, b)."""
+    parts = np.array([float(part) for part in colour[colour.index("(") + 1 : -1].split(",")][:3]) / 255
+    linear = np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
+    return float(linear @ (0.2126, 0.7152, 0.0722))
+
+
+def contrast(one: str, other: str) -> float:
+    low, high = sorted((relative_luminance(one), relative_luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_printed(tab: Tab):
+    tab.view(800, dark=True, media="print")
+    tab.wait("matchMedia('print').matches")
+    assert tab.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert tab.evaluate("document.querySelector('nav').checkVisibility()") is False
+    assert tab.call("Page.printToPDF")["data"].startswith(base64.b64encode(b"%PDF").decode()[:5])

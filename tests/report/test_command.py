@@ -1,0 +1,183 @@
+"""`pvn report`: what it writes and prints, that it repeats byte for byte, and what it refuses."""
+
+import csv
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from protovalue.cli import main
+from protovalue.config import DqnConfig, EvaluateConfig, OnlineConfig
+from protovalue.evaluate.episodes import evaluate_run
+from protovalue.files import write_json
+from protovalue.online.dqn import train_dqn
+from protovalue.online.linear_dqn import train_online
+from protovalue.report.galleries import look
+from protovalue.report.results import read_results
+from tests.report import made
+
+ENV, OTHER = "minatar/breakout", "minatar/freeway"
+
+
+def files(folder):
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory):
+    """Two games, two encoders each of PVN and BC, DQN, random actions in one game only."""
+    folder = tmp_path_factory.mktemp("study")
+    cells = []
+    for e, env in enumerate((ENV, OTHER)):
+        for method, level in (("pvn", 6.0), ("bc", 3.0)):
+            for seed in (0, 1):
+                name = f"{method}-{e}-{seed}"
+                encoder = made.encoder(folder / f"pretrain/{name}", method, seed)
+                made.run(folder / f"online/{name}", env, [level + seed, level + seed + 2], encoder)
+                cells.append(
+                    {"env": env, "method": method, "pretraining_seed": seed, "seeds": [0, 1],
+                     "encoder": f"pretrain/{name}", "run": f"online/{name}"}
+                )  # fmt: skip
+        made.run(folder / f"dqn/{e}", env, [10.0, 12.0], steps=9_000)
+        cells.append({"env": env, "method": "dqn", "pretraining_seed": None, "seeds": [0, 1], "run": f"dqn/{e}"})
+    cells.append({"env": OTHER, "method": "pvn", "pretraining_seed": 2, "seeds": [0, 1], "run": "online/never"})
+    write_json(folder / "random.json", {"mean_return": 1.0})
+    return made.study(folder, cells, random_policy={ENV: "random.json"})
+
+
+@pytest.fixture(scope="module")
+def out(study, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("out") / "report"
+    assert main(["report", str(study), "--out", str(folder), "--features", "none", "--draws", "200"]) == 0
+    return folder
+
+
+def test_every_part_is_written(out):
+    assert set(files(out)) == {
+        "index.html",
+        *(f"tables/{name}.{ending}" for name in ("games", "aggregates") for ending in ("md", "csv", "tex")),
+        *(
+            f"figures/{name}.{ending}"
+            for name in ("aggregates", "profile", "games", "curves-minatar-breakout", "curves-minatar-freeway")
+            for ending in ("png", "svg")
+        ),
+    }
+
+
+def test_numbers_by_hand(out):
+    with (out / "tables/games.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    # Encoders' means 7 and 8: mean 7.5, standard error 0.5, t of one degree of freedom 12.706.
+    assert float(rows[0]["PVN"]) == 7.5
+    assert float(rows[0]["PVN, low"]) == pytest.approx(7.5 - 0.5 * 12.706, abs=1e-3)
+    with (out / "tables/aggregates.csv").open(newline="") as file:
+        table = {row["Method"]: row for row in csv.DictReader(file)}
+    # Random actions 1, DQN 11: (7.5 - 1) / 10 in the one game that has both.
+    assert float(table["PVN"]["Mean"]) == pytest.approx(0.65)
+    assert float(table["BC"]["Mean"]) == pytest.approx(0.35)
+
+
+def test_the_same_runs_give_the_same_bytes_and_the_headline_is_printed(study, out, tmp_path, capsys):
+    assert main(["report", str(study), "--out", str(tmp_path), "--features", "none", "--draws", "200"]) == 0
+    assert files(tmp_path) == files(out)
+    printed = capsys.readouterr().out
+    assert "PVN  7.50 [1.15, 13.85]  2 encoders x 2 agents" in printed
+    assert "DQN  11.00 [-1.71, 23.71]  2 agents" in printed
+    assert "over 1 game: Median, IQM, Mean, Optimality gap" in printed
+    assert f"note: {OTHER} is left out of the aggregates: its random policy was not measured" in printed
+    assert "1 missing, named on the page" in printed
+    assert str(tmp_path / "index.html") in printed
+
+
+def test_versions_that_differ_between_methods_are_said(tmp_path, capsys):
+    made.run(tmp_path / "r", ENV, [1.0], "random:minatar:1")
+    made.run(tmp_path / "d", ENV, [1.0], versions={"protovalue": "0.0.9", "torch": "2.13.0"})
+    assert main(["report", str(tmp_path), "--out", str(tmp_path / "o"), "--features", "none"]) == 0
+    assert "note: the runs were made with several versions of protovalue: 0.0.9, 0.1.0" in capsys.readouterr().out
+
+
+def test_the_paper_s_aggregates(capsys):
+    assert main(["report", "--paper"]) == 0
+    line = next(row for row in capsys.readouterr().out.splitlines() if row.startswith("PVN"))
+    numbers = [float(word.rstrip("*")) for word in line.split()[2:]]
+    assert numbers == [0.410, 0.414, 1.488, 0.714]  # the paper's table over 44 games
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("report", "RUNS: found none, expected the folder of a study, folders of runs, or --paper"),
+        ("report nowhere", "nowhere: found no folder, expected a study, a run, or a folder of runs"),
+        ("report empty", "empty: no finished, evaluated run to report on"),
+        ("report empty --draws 3", "--draws: found 3, expected at least 100"),
+        ("report empty --features some", "--features"),
+        ("report good --out file", "--out: file is a file, expected a folder"),
+    ],
+)
+def test_bad_input_is_one_line_and_writes_nothing(words, expected, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").write_text("")
+    made.run(tmp_path / "good", ENV, [1.0], "random:minatar:1")
+    before = files(tmp_path)
+    assert main(words.split()) == 2
+    printed = capsys.readouterr().err
+    assert expected in printed
+    assert printed.count("\n") == 1
+    assert files(tmp_path) == before
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory):
+    """Real agents, hardly trained: two random encoders, and DQN."""
+    folder = tmp_path_factory.mktemp("real")
+    small = {"seeds": "0,1", "steps": 60, "replay_min": 20, "replay_size": 50}
+    for seed in (0, 1):
+        config = OnlineConfig(env=ENV, out=folder / f"on-{seed}", encoder=f"random:minatar:1:{seed}", **small)
+        evaluate_run(EvaluateConfig(train_online(config, quiet=True), 2), quiet=True)
+    config = DqnConfig(env=ENV, out=folder / "dqn", **small)
+    evaluate_run(EvaluateConfig(train_dqn(config, quiet=True), 2), quiet=True)
+    return folder
+
+
+def test_features_of_real_encoders_are_drawn_and_measured(real, tmp_path):
+    assert main(["report", str(real), "--out", str(tmp_path)]) == 0
+    (game,) = json.loads((tmp_path / "mds.json").read_text())["games"]
+    assert game["env"] == ENV
+    assert [one["method"] for one in game["methods"]] == ["dqn", "random"]
+    assert [one["encoder"] for one in game["methods"]] == ["dqn, seed 0", "random:minatar:1:0"]
+    for one in game["methods"]:
+        points = np.array(one["points"])
+        assert points.shape == (len(game["steps"]), 2)
+        assert np.linalg.norm(points, axis=1).max() == pytest.approx(1.0, abs=1e-5)
+    with (tmp_path / "tables/features.csv").open(newline="") as file:
+        rows = {row["Game and method"]: row for row in csv.DictReader(file)}
+    row = rows[f"{ENV}, random"]
+    assert (row["Encoders"], row["Features"]) == ("2", "128")
+    assert 1 < float(row["Effective rank"]) < 128
+    assert 0.5 < float(row["Linear probe R2"]) <= 1
+    assert float(row["Smoothness, low"]) < float(row["Smoothness, high"])  # two encoders
+    both = rows[f"{ENV}, dqn"]
+    assert both["Encoders"] == "2"  # every end-to-end agent has a network of its own
+    assert float(both["Effective rank, low"]) < float(both["Effective rank, high"])
+    assert {"mds-minatar-breakout.png", "mds-minatar-breakout.svg"} <= {
+        p.name for p in (tmp_path / "figures").iterdir()
+    }
+
+
+def test_looking_at_the_first_encoder_alone(real):
+    looked = look(read_results([real]), "first", quiet=True)
+    assert [one.encoders for one in looked.features] == [1, 1]
+    assert looked.galleries[0].frames[0].startswith(b"\x89PNG")
+    assert len(looked.galleries[0].frames) == len(looked.galleries[0].steps)
+    assert "best agent of dqn" in looked.galleries[0].player
+
+
+def test_an_agent_that_is_gone_gives_a_note_and_random_actions(real, tmp_path):
+    shutil.copytree(real / "on-0", tmp_path / "r")
+    shutil.rmtree(tmp_path / "r" / "checkpoints")
+    looked = look(read_results([tmp_path]), quiet=True)
+    assert looked.galleries[0].player == "random actions"
+    assert "is that of random actions" in looked.notes[0]
+    assert looked.features[0].encoders == 1

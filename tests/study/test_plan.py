@@ -1,0 +1,183 @@
+"""The plan is pure: addresses depend on what a result depends on, stages are shared, commands are what they say."""
+
+from pathlib import Path
+
+import pytest
+
+from protovalue.cli import COMMANDS, _load, _parse
+from protovalue.study.file import load_study
+from protovalue.study.plan import plan, seed_text
+from protovalue.study.schedule import chains, makespan
+from tests.study.helpers import TINY, parse
+
+ROOT = Path("runs/x")
+KINDS = ("collect", "pretrain", "online", "dqn", "evaluate", "random-policy")
+STUDIES = Path(__file__).parents[2] / "studies"
+
+
+def ids(text: str, kind: str) -> set[str]:
+    return {stage.id for stage in plan(parse(text), ROOT).stages if stage.kind == kind}
+
+
+def changed(old: str, new: str) -> set[str]:
+    """Return the kinds of stages that have other addresses after a change."""
+    assert TINY.count(old) == 1
+    other = TINY.replace(old, new)
+    return {kind for kind in KINDS if ids(TINY, kind) != ids(other, kind)}
+
+
+def test_the_grid_is_laid_out_once():
+    laid_out = plan(parse(TINY), ROOT)
+    # 1 data set; 2 methods x 2 seeds; as many runs of agents; 1 dqn; 4 + 1 evaluations; 1 random policy
+    kinds = [stage.kind for stage in laid_out.stages]
+    assert {kind: kinds.count(kind) for kind in kinds} == {
+        "collect": 1, "pretrain": 4, "online": 4, "evaluate": 5, "dqn": 1, "random-policy": 1,
+    }  # fmt: skip
+    assert laid_out == plan(parse(TINY), ROOT)
+    seen = set()
+    for stage in laid_out.stages:
+        assert seen.issuperset(stage.needs)
+        seen.add(stage.id)
+    cell = laid_out.cells[1]
+    assert (cell.env, cell.method, cell.width, cell.tasks) == ("minatar/breakout", "pvn", 1, 8)
+    assert (cell.data_seed, cell.pretraining_seed, cell.seeds) == (0, 1, (0, 1))
+    assert [name.partition("/")[0] for name in cell.stages] == ["data", "pretrain", "online", "evaluate"]
+    end_to_end = laid_out.cells[-1]
+    assert (end_to_end.method, end_to_end.data, end_to_end.encoder, end_to_end.tasks) == ("dqn", None, None, None)
+    assert laid_out.random_policy == {"minatar/breakout": f"{end_to_end.run}/random.json"}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "kinds"),
+    [
+        ("[online]\nsteps = 60", "[online]\nsteps = 70", {"online", "evaluate"}),
+        ("[dqn]\nsteps = 60", "[dqn]\nsteps = 70", {"dqn", "evaluate", "random-policy"}),
+        ("episodes = 2", "episodes = 3", {"evaluate", "random-policy"}),
+        ("[pretrain]\nsteps = 5", "[pretrain]\nsteps = 6", {"pretrain", "online", "evaluate"}),
+        ("[data]\nsteps = 300", "[data]\nsteps = 301", {"collect", "pretrain", "online", "evaluate"}),
+        ("tasks = 8", "tasks = 9", {"pretrain", "online", "evaluate"}),
+        ('name = "tiny"', 'name = "other"\ntitle = "Other"\nthreads = 2', set()),
+        ("batch_size = 16", "batch_size = 16\nlog_every = 7\ncheckpoint_every = 9\nmemory = 99", set()),
+        ("[methods.pvn]", '[methods.renamed]\nmethod = "pvn"\ntitle = "A title"', set()),
+        ("tasks = 8", 'tasks = 8\nbackup = "mean"\nproportion = 0.05', set()),  # what the preset has anyway
+        ("[evaluate]", "[env]\nsticky = 0.1\n\n[evaluate]", set()),  # MinAtar's default
+        ("[evaluate]", "[env]\nsticky = 0.2\n\n[evaluate]", set(KINDS)),
+    ],
+)
+def test_a_change_readdresses_what_depends_on_it_and_nothing_else(old, new, kinds):
+    assert changed(old, new) == kinds
+
+
+def test_pretraining_steps_do_not_touch_the_random_initialisation():
+    before = {name for name in ids(TINY, "online") if "random" in name}
+    after = {name for name in ids(TINY.replace("steps = 5", "steps = 6"), "online") if "random" in name}
+    assert before == after
+    assert len(before) == 2
+
+
+def test_no_tasks_is_the_random_initialisation_and_shared():
+    grid = "tasks = [0, 8]\n" + TINY.replace("tasks = 8\n", "")
+    laid_out = plan(parse(grid), ROOT)
+    untrained = {cell.run for cell in laid_out.cells if cell.method == "pvn" and cell.tasks == 0}
+    assert untrained == {cell.run for cell in laid_out.cells if cell.method == "random"}
+    assert len(untrained) == 2
+    # 2 x (8 tasks, none) encoders, of which those without tasks serve two methods
+    assert sum(stage.kind == "pretrain" for stage in laid_out.stages) == 4
+
+
+def test_methods_without_tasks_are_not_multiplied():
+    grid = "tasks = [4, 8]\nwidths = [1, 2]\n" + TINY.replace("tasks = 8\n", "") + "[methods.bc]\n"
+    cells = plan(parse(grid), ROOT).cells
+    assert sum(cell.method == "pvn" for cell in cells) == 2 * 2 * 2
+    assert sum(cell.method == "bc" for cell in cells) == 2 * 2
+    assert {cell.tasks for cell in cells if cell.method == "bc"} == {None}
+    assert {cell.width for cell in cells if cell.method == "bc"} == {1, 2}
+
+
+def test_the_data_of_a_dqn_is_recorded_with_all_of_its_settings():
+    text = TINY.replace("steps = 300", 'policy = "dqn"\nsteps = 300\nupdate_every = 3')
+    stage = plan(parse(text), ROOT).stages[0]
+    assert stage.kind == "collect"
+    folder = f"runs/x/{stage.folder}"
+    assert list(stage.command) == [
+        "pvn", "dqn", "--env", "minatar/breakout", "--seeds", "0", "--out", f"{folder}-agent",
+        "--steps", "300", "--update-every", "3", "--threads", "1", "--data", folder,
+    ]  # fmt: skip
+
+
+def test_imports_fill_in_their_templates():
+    text = TINY.replace("minatar/breakout", "atari/Pong").replace(
+        "steps = 300", 'kind = "rlu"\nsource = "gs://x/{game}/run_{seed}-*"\nsplit = "mixed"'
+    )
+    stage = plan(parse(text.replace("pretraining = 2", "data = [4]")), ROOT).stages[0]
+    assert stage.kind == "import"
+    assert list(stage.command) == [
+        "pvn", "import", "rlu", "gs://x/Pong/run_4-*", "--out", f"runs/x/{stage.folder}", "--split", "mixed",
+    ]  # fmt: skip
+
+
+OPTIONS = """
+[env]
+sticky = 0.25
+episodic_life = true
+"""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        TINY,
+        TINY.replace("minatar/breakout", "atari/Pong") + OPTIONS + "[methods.reward]\ndouble = false\nhuber = true\n",
+        TINY.replace("replay_min = 20\n\n[dqn]", "replay_min = 20\nhidden = [8, 4]\nclip_rewards = false\n\n[dqn]"),
+    ],
+)
+def test_every_command_is_one_that_pvn_takes(text):
+    for stage in plan(parse(text), ROOT).stages:
+        name, arguments = stage.command[1], list(stage.command[2:])
+        kind = _load(COMMANDS[name].config)
+        config = _parse(kind if isinstance(kind, type) else kind(arguments), "pvn", arguments)
+        if name == "pretrain":
+            assert config.threads == 1
+        if name == "evaluate":
+            assert config.episodes == 2
+        if name == "online" and "hidden" in text:
+            assert (config.hidden, config.clip_rewards) == ((8, 4), False)
+        if name in ("online", "dqn", "collect") and "sticky" in text:
+            assert (config.options.sticky, config.options.episodic_life) == (0.25, True)
+        if name == "pretrain" and config.method == "reward":
+            assert (config.double, config.huber) == (False, True)
+
+
+def test_seeds_are_written_as_the_command_line_takes_them():
+    assert [seed_text(seeds) for seeds in ((0,), (0, 1, 2), (0, 3, 5), (4, 5))] == ["0", "0-2", "0,3,5", "4-5"]
+
+
+def test_the_shipped_studies_are_valid():
+    sizes = {}
+    for path in STUDIES.glob("*.toml"):
+        study = load_study(path)
+        assert study.name == path.stem
+        laid_out = plan(study, ROOT)
+        sizes[study.name] = (len(study.environments), len(study.methods), len(laid_out.cells))
+    # environments, methods, encoders and end-to-end runs: 46 x (6 x 3 + 1), 5 x 4 x 11 x 3, 46 x 4 x 3, ...
+    assert sizes["paper-main"] == (46, 7, 46 * (6 * 3 + 1))
+    assert sizes["paper-scaling"] == (5, 1, 5 * 4 * 11 * 3)
+    assert sizes["paper-ablations"] == (46, 4, 46 * 4 * 3)
+    twins = {f"{scale}-{what}" for scale in ("paper", "minatar") for what in ("main", "scaling", "ablations")}
+    assert set(sizes) == {"demo", *twins}
+
+
+def test_long_chains_start_first_and_the_clock_is_simulated():
+    laid_out = plan(parse(TINY), ROOT)
+    times = {"collect": 1.0, "pretrain": 2.0, "online": 3.0, "evaluate": 4.0, "dqn": 20.0, "random-policy": 5.0}
+    seconds = {stage.id: times[stage.kind] for stage in laid_out.stages}
+    chain = chains(laid_out.stages, seconds)
+    by_kind = {stage.kind: chain[stage.id] for stage in laid_out.stages}
+    assert by_kind["collect"] == 1 + 2 + 3 + 4
+    assert by_kind["dqn"] == 20 + 5
+    # one after another: 1 + 4 x (2 + 3 + 4) + 20 + 4 + 5 = 66
+    assert makespan(laid_out.stages, seconds, 1) == 66.0
+    # two at a time: dqn (20) beside collect and the others; 66 / 2 at best
+    assert 33.0 <= makespan(laid_out.stages, seconds, 2) <= 36.0
+    # without limit the longest chain decides
+    assert makespan(laid_out.stages, seconds, 100) == 25.0

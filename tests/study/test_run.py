@@ -1,0 +1,205 @@
+"""Studies run for real: everything once, failures apart, and a kill -9 that changes nothing but the time."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from protovalue.cli import main
+from protovalue.files import read_json
+from protovalue.study.engine import Ended, Job
+from protovalue.study.plan import plan
+from protovalue.study.schedule import run_stages
+from protovalue.study.state import Events, is_done
+from tests.study.helpers import TINY, evaluations, events, parse
+
+# Long enough that a kill finds it at work: the agents take seconds.
+SLOWER = TINY.replace("pretraining = 2\nonline = 2", "pretraining = 1\nonline = 2").replace(
+    "[online]\nsteps = 60", "[online]\nsteps = 1200\ncheckpoint_every = 300\nlog_every = 300"
+)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory) -> Path:
+    """A study that ran to its end without interruption, with a method that fails on the way."""
+    folder = tmp_path_factory.mktemp("study")
+    broken = folder / "broken.py"
+    broken.write_text(BROKEN)
+    (folder / "study.toml").write_text(SLOWER + f"[methods.broken]\nmethod = '{broken}'\n")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PROTOVALUE_CACHE", str(folder / "cache"))
+        assert main(["study", "run", str(folder / "study.toml"), "--out", str(folder / "out"), "--jobs", "2"]) == 2
+    return folder
+
+
+BROKEN = """
+from protovalue.pretrain.random import RandomInitialization
+
+class Broken(RandomInitialization):
+    def steps(self):
+        raise RuntimeError("broken on purpose")
+
+METHOD = Broken
+"""
+
+
+def test_a_failed_stage_stops_only_what_needs_it(finished, capsys):
+    out = finished / "out"
+    laid_out = plan_of(finished)
+    state = {stage.id: is_done(stage, out) for stage in laid_out.stages}
+    failed = {cell.method: [state[name] for name in cell.stages] for cell in laid_out.cells}
+    assert failed["broken"] == [True, False, False, False]  # the data set, then nothing
+    assert all(failed["pvn"] + failed["random"] + failed["dqn"])
+    last = {event["stage"]: event for event in events(out)}
+    broken = next(cell.encoder for cell in laid_out.cells if cell.method == "broken")
+    assert last[broken]["event"] == "failed"
+    assert last[broken]["error"] == "RuntimeError: broken on purpose"
+    assert main(["study", "status", str(finished / "study.toml"), "--out", str(out)]) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    table = {row[1]: row[2:6] for row in rows if row[:1] == ["minatar/breakout"]}
+    assert table == {
+        "pvn": ["1", "0", "0", "0"],
+        "random": ["1", "0", "0", "0"],
+        "dqn": ["1", "0", "0", "0"],
+        "broken": ["0", "0", "1", "0"],
+    }
+
+
+def plan_of(folder: Path):
+    return plan(parse((folder / "study.toml").read_text()), folder / "out")
+
+
+def test_the_folder_says_what_was_done(finished):
+    out = finished / "out"
+    study = read_json(out / "study.json")
+    assert (study["format"], study["version"], study["name"]) == ("protovalue study", 1, "tiny")
+    assert study["file"] == (finished / "study.toml").read_text()
+    assert study["methods"]["pvn"] == {"title": "pvn"}
+    ids = {stage["id"] for stage in study["stages"]}
+    for cell in study["cells"]:
+        assert ids.issuperset(cell["stages"])
+    for cell in study["cells"][:3]:
+        returns = json.loads((out / cell["run"] / "evaluation.json").read_bytes())["seeds"]
+        assert [row["seed"] for row in returns] == cell["seeds"]
+        assert [len(row["returns"]) for row in returns] == [2] * len(cell["seeds"])
+    random = json.loads((out / study["random_policy"]["minatar/breakout"]).read_bytes())
+    assert random["epsilon"] == 1.0
+    done = [event for event in events(out) if event["event"] == "done"]
+    assert all(event["seconds"] > 0 and event["cpu_seconds"] > 0 for event in done)
+    assert (out / "logs").is_dir()
+
+
+def test_what_is_done_is_not_run_again(finished, capfd):
+    before = events(finished / "out")
+    text = (finished / "study.toml").read_text()
+    fixed = finished / "fixed.toml"
+    fixed.write_text(text[: text.index("[methods.broken]")])
+    assert main(["study", "run", str(fixed), "--out", str(finished / "out")]) == 0
+    assert events(finished / "out") == before
+    assert "10 stages, 10 of them done" in capfd.readouterr().err
+
+
+def test_a_study_killed_with_9_ends_as_one_that_was_not(finished, tmp_path):
+    text = (finished / "study.toml").read_text()
+    file, out = tmp_path / "study.toml", tmp_path / "out"
+    file.write_text(text[: text.index("[methods.broken]")])
+    command = [sys.executable, "-m", "protovalue.cli", "study", "run", str(file), "--out", str(out), "--jobs", "2"]
+    environment = {**os.environ, "PROTOVALUE_CACHE": str(tmp_path / "cache")}
+    process = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    while not list(out.glob("online/*/checkpoints/step-*300")):  # in the middle of the agents' training
+        assert process.poll() is None
+        time.sleep(0.02)
+    children = psutil.Process(process.pid).children(recursive=True)
+    assert len(children) >= 3  # the server and two stages, at least
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert psutil.wait_procs(children, timeout=30)[1] == []
+    assert any(event["event"] == "start" for event in events(out))
+    assert not all(is_done(stage, out) for stage in plan(parse(file.read_text()), out).stages)
+    assert main(["study", "run", str(file), "--out", str(out), "--jobs", "2"]) == 0
+    assert evaluations(out) == evaluations(finished / "out")
+    assert len(evaluations(out)) == 4  # two encoders' agents, dqn and the random policy
+
+
+class Rigged:
+    """An engine whose jobs end with one code, at once or when they are interrupted."""
+
+    def __init__(self, code: int = 0, slots: int = 1, hold: bool = False) -> None:
+        self.code, self.slots, self.hold, self.started, self.interrupts = code, slots, hold, [], 0
+        self._running: list[Job] = []
+
+    def start(self, job: Job) -> None:
+        self.started.append(job.id)
+        self._running.append(job)
+
+    def wait(self, timeout: float) -> list[Ended]:
+        if self.hold and not self.interrupts:
+            return []
+        ended, self._running = self._running, []
+        return [Ended(job.id, self.code, 1.0, 0.5, "why") for job in ended]
+
+    def interrupt(self) -> None:
+        self.interrupts += 1
+
+    def close(self) -> None:
+        pass
+
+
+class Now:
+    requested = False
+
+
+def test_a_stage_that_claims_success_without_a_result_failed(tmp_path):
+    laid_out = plan(parse(TINY), tmp_path)
+    outcome = run_stages(laid_out.stages, (), Rigged(), tmp_path, Events(tmp_path), Now(), {}, lambda *_: None)
+    data = laid_out.stages[0].id
+    assert "is not complete" in outcome.failed[data]
+    # what needs the data set: 4 encoders, 4 runs of agents, 4 evaluations
+    assert sum(culprit == data for culprit in outcome.blocked.values()) == 12
+    assert outcome.blocked[next(stage.id for stage in laid_out.stages if stage.kind == "random-policy")].startswith(
+        "dqn/"
+    )
+
+
+def test_an_interruption_asks_once_and_starts_nothing_more(tmp_path):
+    laid_out, engine, stop = plan(parse(TINY), tmp_path), Rigged(130, slots=2, hold=True), Now()
+    start = engine.start
+
+    def then_stop(job: Job) -> None:
+        start(job)
+        stop.requested = True
+
+    engine.start = then_stop
+    outcome = run_stages(laid_out.stages, (), engine, tmp_path, Events(tmp_path), stop, {}, lambda *_: None)
+    assert outcome.interrupted
+    assert (len(engine.started), engine.interrupts) == (2, 1)
+    assert [event["event"] for event in events(tmp_path)] == ["start", "start", "interrupted", "interrupted"]
+    assert not outcome.failed
+
+
+def test_a_higher_priority_starts_first(tmp_path):
+    laid_out, engine = plan(parse(TINY), tmp_path), Rigged()
+    dqn = next(stage.id for stage in laid_out.stages if stage.kind == "dqn")
+    run_stages(laid_out.stages, (), engine, tmp_path, Events(tmp_path), Now(), {dqn: 1.0}, lambda *_: None)
+    assert engine.started == [dqn, laid_out.stages[0].id]
+
+
+def test_events_go_on_after_a_line_that_was_cut_short(tmp_path):
+    Events(tmp_path).write("a", "start")
+    with (tmp_path / "events.jsonl").open("a") as file:
+        file.write('{"time": 1, "sta')
+    Events(tmp_path).write("b", "start")
+    assert [event["stage"] for event in events(tmp_path)] == ["a", "b"]
+
+
+def test_another_folder_is_left_alone(tmp_path, capsys):
+    (tmp_path / "precious.txt").write_text("mine")
+    (tmp_path / "study.toml").write_text(TINY)
+    assert main(["study", "run", str(tmp_path / "study.toml"), "--out", str(tmp_path)]) == 2
+    assert "not empty and not a study" in capsys.readouterr().err
