@@ -96,13 +96,36 @@ def test_methods_without_tasks_are_not_multiplied():
 
 def test_the_data_of_a_dqn_is_recorded_with_all_of_its_settings():
     text = TINY.replace("steps = 300", 'policy = "dqn"\nsteps = 300\nupdate_every = 3')
-    stage = plan(parse(text), ROOT).stages[0]
-    assert stage.kind == "collect"
-    folder = f"runs/x/{stage.folder}"
+    laid_out = plan(parse(text), ROOT)
+    stage = laid_out.stages[0]
+    assert stage.kind == "dqn"
+    data = f"runs/x/{laid_out.cells[0].data}"
     assert list(stage.command) == [
-        "pvn", "dqn", "--env", "minatar/breakout", "--seeds", "0", "--out", f"{folder}-agent",
-        "--steps", "300", "--update-every", "3", "--threads", "1", "--data", folder,
+        "pvn", "dqn", "--env", "minatar/breakout", "--seeds", "0", "--out", f"runs/x/{stage.folder}",
+        "--steps", "300", "--update-every", "3", "--threads", "1", "--data", data,
     ]  # fmt: skip
+    assert laid_out.stages[1].needs == (stage.id,)
+    assert f"--data {data}" in " ".join(laid_out.stages[1].command)
+    assert laid_out.cells[-1].run != stage.folder  # the yardstick has other settings
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_a_recorded_dqn_is_also_the_yardstick_of_its_seed(first):
+    """Where data and yardstick have the same settings, the training of seed 0 runs once, whichever is named first."""
+    text = TINY.replace("[data]\nsteps = 300", '[data]\npolicy = "dqn"\nsteps = 60\nreplay_min = 20')
+    text = text.replace("seeds = 1", "seeds = 3")
+    if first:
+        text = text.replace("[methods.dqn]\n", "").replace("[methods.pvn]", "[methods.dqn]\n\n[methods.pvn]", 1)
+    laid_out = plan(parse(text), ROOT)
+    trained = [stage for stage in laid_out.stages if stage.kind == "dqn"]
+    assert len(trained) == 3
+    assert ["--data" in stage.command for stage in sorted(trained, key=lambda stage: stage.folder)] == [
+        True, False, False,
+    ]  # fmt: skip
+    cells = [cell for cell in laid_out.cells if cell.method == "dqn"]
+    assert [cell.seeds for cell in cells] == [(0,), (1,), (2,)]
+    assert {cell.run for cell in cells} == {stage.folder for stage in trained}
+    assert laid_out.cells[0 if not first else 3].data.startswith("data/breakout-dqn-0-")
 
 
 def test_imports_fill_in_their_templates():
@@ -159,8 +182,8 @@ def test_the_shipped_studies_are_valid():
         assert study.name == path.stem
         laid_out = plan(study, ROOT)
         sizes[study.name] = (len(study.environments), len(study.methods), len(laid_out.cells))
-    # environments, methods, encoders and end-to-end runs: 46 x (6 x 3 + 1), 5 x 4 x 11 x 3, 46 x 4 x 3, ...
-    assert sizes["paper-main"] == (46, 7, 46 * (6 * 3 + 1))
+    # environments, methods, encoders and end-to-end runs: 46 x (6 x 3 + 3), 5 x 4 x 11 x 3, 46 x 4 x 3, ...
+    assert sizes["paper-main"] == (46, 7, 46 * (6 * 3 + 3))
     assert sizes["paper-scaling"] == (5, 1, 5 * 4 * 11 * 3)
     assert sizes["paper-ablations"] == (46, 4, 46 * 4 * 3)
     twins = {f"{scale}-{what}" for scale in ("paper", "minatar") for what in ("main", "scaling", "ablations")}

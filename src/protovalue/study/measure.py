@@ -154,12 +154,12 @@ def _read(stages: Sequence[Stage], root: Path, size: Size, alone: bool) -> dict[
 
 
 def _per_unit(stage: Stage, root: Path, size: Size) -> float | None:
-    rows = read_metrics(root / stage.expect.get("agent", stage.folder)) if stage.kind not in PLAYED else []
+    rows = read_metrics(root / stage.folder) if stage.kind not in PLAYED else []
     if stage.kind == "pretrain":
         speeds = sorted(row["samples_per_second"] for row in rows[1:])
         return 1 / speeds[len(speeds) // 2] if speeds else None
     late = [row for row in rows if row["step"] >= 2 * size.replay_min]
-    if stage.kind in ("online", "dqn", "collect") and len(late) > 1:
+    if stage.kind in ("online", "dqn") and len(late) > 1:
         steps, seconds = late[-1]["step"] - late[0]["step"], late[-1]["time"] - late[0]["time"]
         return float(seconds / steps)
     return None

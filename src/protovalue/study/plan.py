@@ -138,10 +138,10 @@ class _Planner:
         for env in self.study.environments:
             for entry in self.study.methods:
                 if entry.method == DQN:
-                    cell = self.dqn_cell(env, entry)
-                    cells.append(cell)
+                    own = [self.dqn_cell(env, entry, seed) for seed in self.study.seeds.dqn]
+                    cells += own
                     if self.study.normalise == DQN:
-                        random_policy[env] = self.random_policy(cell)
+                        random_policy[env] = self.random_policy(own[0])
                 else:
                     cells += self.encoder_cells(env, entry)
         return Plan(tuple(self.stages.values()), tuple(cells), random_policy)
@@ -216,20 +216,36 @@ class _Planner:
         return _Data((self.root / folder,), folder, mark, folder)
 
     def dqn_data(self, env: str, seed: int) -> _Data:
+        """Plan a data set of everything that a DQN sees in its training."""
+        assert self.study.data is not None
+        stage = self.dqn_run(env, self.dqn_config(env, seed, self.study.data.settings))
+        folder = stage.expect["data"]
+        return _Data((self.root / folder,), folder, stage.expect["address"], stage.id)
+
+    def dqn_config(self, env: str, seed: int, given: Mapping[str, Any]) -> DqnConfig:
         study = self.study
-        assert study.data is not None
-        given = {"seeds": str(seed), "threads": study.threads, "options": study.options, **study.data.settings}
-        config = DqnConfig(env=env, out=Path(), data=Path(), **given)
+        return DqnConfig(env=env, out=Path(), seeds=str(seed), threads=study.threads, options=study.options, **given)
+
+    def dqn_run(self, env: str, config: DqnConfig) -> Stage:
+        """Plan the training of a DQN. If the study's data are such a training, it is recorded, and serves for both."""
         resolved = resolve_agent(config, end_to_end.PRESETS)
-        mark = address("collect dqn", self.content(resolved, env, DQN_IGNORED))
-        folder = f"data/{_game(env)}-dqn-{seed}-{mark}"
-        agent = f"{folder}-agent"
-        config = replace(config, out=self.root / agent, data=self.root / folder)
+        content, data = self.content(resolved, env, DQN_IGNORED), self.study.data
+        recorded = False
+        if data is not None and data.kind == "collect" and data.policy == DQN:
+            same = (self.dqn_config(env, seed, data.settings) for seed in self.study.seeds.data)
+            recorded = any(self.content(resolve_agent(one, end_to_end.PRESETS), env, DQN_IGNORED) == content
+                           for one in same)  # fmt: skip
+        mark = address(DQN, {**content, "recorded": recorded})
+        folder = f"dqn/{_game(env)}-x{resolved.width}-s{config.seeds}-{mark}"
+        config = replace(config, out=self.root / folder)
+        expect: dict[str, Any] = {"steps": resolved.steps, "seeds": 1, "address": mark}
+        if recorded:
+            expect |= {"data": f"data/{_game(env)}-dqn-{config.seeds}-{mark}", "transitions": resolved.steps}
+            config = replace(config, data=self.root / expect["data"])
         command = ("pvn", "dqn", *words(config, (), ("env", "seeds")))
-        expect = {"transitions": resolved.steps, "agent": agent}
-        rate = self.agent_rate("dqn", env, resolved.encoder, resolved.width, 1)
-        self.add(Stage(folder, "collect", folder, command, (), expect, False, rate, resolved.steps or 0))
-        return _Data((self.root / folder,), folder, mark, folder)
+        rate = self.agent_rate(DQN, env, resolved.encoder, resolved.width, 1)
+        self.add(Stage(folder, DQN, folder, command, (), expect, False, rate, resolved.steps or 0))
+        return self.stages[folder]
 
     def pretrain_config(
         self, entry: MethodEntry, data: _Data, width: int | None, tasks: int | None, seed: int
@@ -325,22 +341,11 @@ class _Planner:
         self.add(stage)
         return self.stages[stage.id]
 
-    def dqn_cell(self, env: str, entry: MethodEntry) -> Cell:
-        study = self.study
-        given = {"seeds": seed_text(study.seeds.dqn), "threads": study.threads, "options": study.options, **study.dqn}
-        config = DqnConfig(env=env, out=Path(), **given)
-        resolved = resolve_agent(config, end_to_end.PRESETS)
-        own = address("dqn", self.content(resolved, env, DQN_IGNORED))
-        folder = f"dqn/{_game(env)}-x{resolved.width}-{own}"
-        command = ("pvn", "dqn", *words(replace(config, out=self.root / folder), (), ("env", "seeds")))
-        rate = self.agent_rate("dqn", env, resolved.encoder, resolved.width, len(study.seeds.dqn))
-        expect = {"steps": resolved.steps, "seeds": len(study.seeds.dqn), "address": own}
-        stage = Stage(folder, "dqn", folder, command, (), expect, False, rate, resolved.steps or 0)
-        self.add(stage)
+    def dqn_cell(self, env: str, entry: MethodEntry, seed: int) -> Cell:
+        config = self.dqn_config(env, seed, self.study.dqn)
+        stage = self.dqn_run(env, config)
         stages = (stage.id, self.evaluate(stage))
-        return Cell(
-            env, entry.name, resolved.width, None, None, None, study.seeds.dqn, None, None, folder, stages
-        )  # fmt: skip
+        return Cell(env, entry.name, config.width, None, None, None, (seed,), None, None, stage.folder, stages)
 
     def evaluate(self, run: Stage) -> str:
         """Plan the evaluation of a run of agents."""

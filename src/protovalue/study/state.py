@@ -27,14 +27,17 @@ def is_done(stage: Stage, root: Path) -> bool:
 
 
 def _data(stage: Stage, root: Path) -> bool:
-    manifest = Manifest.read(root / stage.folder)
-    enough = manifest.transitions >= stage.expect.get("transitions", 0)
-    agent = stage.expect.get("agent")
-    return manifest.complete and enough and (agent is None or (root / agent / DONE).is_file())
+    manifest = Manifest.read(root / stage.expect.get("data", stage.folder))
+    return manifest.complete and manifest.transitions >= stage.expect.get("transitions", 0)
 
 
 def _run(stage: Stage, root: Path) -> bool:
     return (root / stage.folder / DONE).is_file() and bool(read_json(root / stage.folder / DONE))
+
+
+def _end_to_end(stage: Stage, root: Path) -> bool:
+    """Whether a DQN is trained and, where it is to be recorded, its data set is whole."""
+    return _run(stage, root) and ("data" not in stage.expect or _data(stage, root))
 
 
 def _evaluation(stage: Stage, root: Path) -> bool:
@@ -47,7 +50,7 @@ _CHECKS = {
     "import": _data,
     "pretrain": _run,
     "online": _run,
-    "dqn": _run,
+    "dqn": _end_to_end,
     "evaluate": _evaluation,
     "random-policy": _evaluation,
 }
