@@ -6,7 +6,6 @@ import multiprocessing
 import os
 import re
 import signal
-import threading
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -30,6 +29,7 @@ from protovalue.envs.atari import game_names
 from protovalue.envs.registry import make
 from protovalue.errors import UserError
 from protovalue.interrupt import stop_on_interrupt
+from protovalue.processes import end_with_parent
 from protovalue.progress import ProgressBar
 
 log = logging.getLogger(__name__)
@@ -115,14 +115,7 @@ class Workers:
 def _begin_worker() -> None:
     """Leave Ctrl-C to the main process, and end with it however it ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-
-    def follow() -> None:
-        parent.join()
-        os._exit(1)
-
-    threading.Thread(target=follow, daemon=True).start()
+    end_with_parent()
 
 
 def run_import(plan: Plan, quiet: bool = False) -> Dataset:

@@ -1,12 +1,9 @@
 """What `pvn report` runs: read the runs, compute, draw, write tables and the page, print the headline numbers."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 
-import torch
 from matplotlib.figure import Figure
-from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from protovalue import __version__
 from protovalue.config import ReportConfig
@@ -14,6 +11,7 @@ from protovalue.errors import UserError
 from protovalue.evaluate.aggregate import Estimate, Floats
 from protovalue.evaluate.scores import paper_results
 from protovalue.files import write_json
+from protovalue.processes import one_thread
 from protovalue.progress import ProgressBar
 from protovalue.report import figures, summary, tables
 from protovalue.report.galleries import Looked, look
@@ -58,7 +56,7 @@ def report_command(config: ReportConfig) -> None:
 
 def make_report(results: Results, config: ReportConfig, quiet: bool = False) -> Report:
     """Compute all that a report says and write its tables and figures; the same runs give the same bytes."""
-    with _one_thread():
+    with one_thread():
         scale = summary.scale_of(results)
         games = summary.per_game(results, scale)
         scores, left_out = summary.normalised_scores(results, scale)
@@ -305,15 +303,3 @@ def _game_titles(bars: Mapping[str, Mapping[str, Estimate]]) -> dict[str, Mappin
 def _file(env: str) -> str:
     """Name an environment in the name of a file."""
     return "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in env)
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Use one thread: the order of sums, and so the last bits of every number, are then the same everywhere."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with threadpool_limits(1):
-            yield
-    finally:
-        torch.set_num_threads(before)

@@ -2,14 +2,14 @@
 
 import fcntl
 import importlib
-import multiprocessing
 import os
 import resource
 import sys
-import threading
 import traceback
 from multiprocessing.connection import Connection
 from pathlib import Path
+
+from protovalue.processes import end_with_parent
 
 WORKERS = "workers"  # a file in the study's folder that every job holds a shared lock on
 
@@ -19,7 +19,7 @@ def run_command(
 ) -> None:
     """Run `pvn` with `arguments`; send the processor time and exit with its code."""
     os.setpgrp()  # Ctrl-C comes once, from the study's process
-    _die_with_parent()
+    end_with_parent()
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
@@ -50,18 +50,6 @@ def _run(arguments: list[str], threads: int) -> int:
     except BaseException:
         traceback.print_exc()
         return 1
-
-
-def _die_with_parent() -> None:
-    """End at once when the study's process ends, however it ends: checkpoints are whole at every instant."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-
-    def follow() -> None:
-        parent.join()
-        os._exit(1)
-
-    threading.Thread(target=follow, daemon=True).start()
 
 
 def _cpu_seconds() -> float:

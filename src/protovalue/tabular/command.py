@@ -1,14 +1,10 @@
 """What `pvn tabular` runs: build the world, compute, draw, write the page."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import numpy as np
-import torch
-from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from protovalue.config import TabularConfig
 from protovalue.errors import UserError, unknown
+from protovalue.processes import one_thread
 from protovalue.progress import ProgressBar
 from protovalue.tabular import experiments, figures, gridworlds
 from protovalue.tabular.gridworlds import Walls, World
@@ -35,7 +31,7 @@ def tabular(config: TabularConfig) -> None:
     gamma, share, seed = config.gamma, config.proportion, config.seed
     draws = 20 if n <= 200 else 5
     parts = 4 + experiments.RUNS * len(experiments.families(world, share))
-    with ProgressBar(f"tabular {world.name}", parts, "parts") as bar, _one_thread():
+    with ProgressBar(f"tabular {world.name}", parts, "parts") as bar, one_thread():
         exact = experiments.exact_objects(world, gamma, config.dimensions)
         examples = experiments.contrast(world, gamma, share, seed)
         bar.advance(1, "exact subspaces")
@@ -86,15 +82,3 @@ def build_world(config: TabularConfig) -> World:
     if name == "chain":
         return gridworlds.chain(size, convention)
     return gridworlds.random_mdp(size, np.random.default_rng(config.seed))
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Use one thread: on matrices this small, a second one on a busy machine makes each step several times slower."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with threadpool_limits(1):
-            yield
-    finally:
-        torch.set_num_threads(before)
