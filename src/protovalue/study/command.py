@@ -14,7 +14,7 @@ from protovalue.study.engine import Engine, LocalProcesses
 from protovalue.study.file import Study, load_study
 from protovalue.study.plan import Plan, plan
 from protovalue.study.rates import estimates, known_rates
-from protovalue.study.schedule import Outcome, chains, log_name, makespan, run_stages
+from protovalue.study.schedule import Outcome, log_name, makespan, run_stages
 from protovalue.study.state import STUDY, Events, is_done
 from protovalue.study.worker import wait_for_workers
 
@@ -40,7 +40,7 @@ def _run(study: Study, laid_out: Plan, root: Path, done: Collection[str], engine
     try:
         with progress.bar, stop_on_interrupt() as stop:
             return run_stages(
-                laid_out.stages, done, engine, root, events, stop, chains(laid_out.stages, progress.seconds),
+                laid_out.stages, done, engine, root, events, stop,
                 lambda outcome, running: progress.update(outcome, running, stop.requested),
             )  # fmt: skip
     finally:

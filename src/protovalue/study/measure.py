@@ -127,7 +127,7 @@ def _run(stages: Sequence[Stage], root: Path, quiet: bool) -> None:
             shown[0] = ended
 
         try:
-            run_stages(stages, (), engine, root, events, Stop(), {}, tick)
+            run_stages(stages, (), engine, root, events, Stop(), tick)
         finally:
             engine.close()
             events.close()

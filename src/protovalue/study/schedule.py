@@ -1,4 +1,7 @@
-"""In which order stages run: as soon as what they need is there, long chains first; a failure stops only its own."""
+"""In which order stages run: as in the plan, as soon as what they need is there; a failure stops only its own.
+
+The plan goes game by game, from an encoder to its agents to their evaluation: a study that is cut short has results.
+"""
 
 import heapq
 import shutil
@@ -34,7 +37,6 @@ def run_stages(
     root: Path,
     events: Events,
     stop: Stop,
-    priority: Mapping[str, float],
     tick: Callable[[Outcome, Collection[str]], None],
 ) -> Outcome:
     """Run all stages that are not done.
@@ -46,17 +48,14 @@ def run_stages(
         root: the study's folder.
         events: where starts and ends are noted.
         stop: whether the user asked to stop; running stages then write a checkpoint.
-        priority: by stage; of those that can start, the highest one does.
         tick: called now and then with what has ended and what is running.
     """
     outcome = Outcome()
     waiting = {stage.id: stage for stage in stages if stage.id not in done}
     finished, running, asked = set(done), dict[str, Stage](), False
-    order = {stage.id: number for number, stage in enumerate(stages)}
     while waiting or running:
         if not stop.requested:
             ready = [stage for stage in waiting.values() if finished.issuperset(stage.needs)]
-            ready.sort(key=lambda stage: (-priority.get(stage.id, 0.0), order[stage.id]))
             for stage in ready[: engine.slots - len(running)]:
                 _start(waiting.pop(stage.id), engine, root, events)
                 running[stage.id] = stage
@@ -116,37 +115,25 @@ def log_name(stage: str) -> str:
     return f"logs/{stage.replace('/', '-')}.log"
 
 
-def chains(stages: Sequence[Stage], seconds: Mapping[str, float]) -> dict[str, float]:
-    """Return the time of the longest chain that begins with each stage: what the others wait for comes first."""
-    after: dict[str, float] = {}
-    for stage in reversed(stages):
-        own = seconds.get(stage.id, 0.0) + after.get(stage.id, 0.0)
-        for need in stage.needs:
-            after[need] = max(after.get(need, 0.0), own)
-        after[stage.id] = own
-    return after
-
-
 def makespan(stages: Sequence[Stage], seconds: Mapping[str, float], jobs: int) -> float:
     """Return how long the stages take with `jobs` at a time, in the order in which `run_stages` starts them."""
-    priority = chains(stages, seconds)
     here = {stage.id for stage in stages}
     missing = {stage.id: len(here.intersection(stage.needs)) for stage in stages}
     dependents: dict[str, list[int]] = defaultdict(list)
     for number, stage in enumerate(stages):
         for need in stage.needs:
             dependents[need].append(number)
-    ready = [(-priority[stage.id], number) for number, stage in enumerate(stages) if not missing[stage.id]]
+    ready = [number for number, stage in enumerate(stages) if not missing[stage.id]]
     heapq.heapify(ready)
     running: list[tuple[float, int]] = []
     now = 0.0
     while ready or running:
         while ready and len(running) < jobs:
-            _, number = heapq.heappop(ready)
+            number = heapq.heappop(ready)
             heapq.heappush(running, (now + seconds.get(stages[number].id, 0.0), number))
         now, number = heapq.heappop(running)
         for other in dependents[stages[number].id]:
             missing[stages[other].id] -= 1
             if not missing[stages[other].id]:
-                heapq.heappush(ready, (-priority[stages[other].id], other))
+                heapq.heappush(ready, other)
     return now
