@@ -31,6 +31,15 @@ def test_what_was_done_before_does_not_count_into_the_rate(monkeypatch, capsys):
     assert capsys.readouterr().err.startswith("work: 2,000/4,000 steps, 100/s, 0:20 left\n")
 
 
+def test_without_eta_the_note_speaks_for_itself(monkeypatch, capsys):
+    now = [0.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    with ProgressBar("work", 100, "%", eta=False) as bar:
+        now[0] += 50
+        bar.advance(25, "3/12 stages, about 8 min left")
+    assert capsys.readouterr().err.splitlines() == ["work: 25/100 % 3/12 stages, about 8 min left"]
+
+
 def test_quiet_is_quiet(capsys):
     with ProgressBar("work", 10, "units", quiet=True) as bar:
         bar.advance(10)

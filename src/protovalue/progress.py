@@ -14,11 +14,12 @@ LOG_EVERY = 10.0  # seconds between lines when the output is not a terminal
 class ProgressBar:
     """A bar over `total` units of work that starts at `done`, written to stderr.
 
-    Use as a context manager; call `advance(n)` as work is done. `note` is a short text after the rate.
+    Use as a context manager; call `advance(n)` as work is done. `note` is a short text after the rate. Without `eta`
+    there is neither rate nor time left: for work whose units are not alike, where `note` can say it better.
     """
 
-    def __init__(self, label: str, total: int, unit: str, done: int = 0, quiet: bool = False) -> None:
-        self._label, self._total, self._unit, self._quiet = label, total, unit, quiet
+    def __init__(self, label: str, total: int, unit: str, done: int = 0, quiet: bool = False, eta: bool = True) -> None:
+        self._label, self._total, self._unit, self._quiet, self._eta = label, total, unit, quiet, eta
         self._first = self._done = done
         self._start = self._last_line = time.monotonic()
         self._shown = -1  # what the last line said
@@ -29,7 +30,7 @@ class ProgressBar:
                 BarColumn(),
                 MofNCompleteColumn(),
                 TextColumn("{task.fields[text]}"),
-                TimeRemainingColumn(elapsed_when_finished=True),
+                *([TimeRemainingColumn(elapsed_when_finished=True)] if eta else []),
                 console=Console(stderr=True),
                 transient=False,
             )
@@ -56,7 +57,7 @@ class ProgressBar:
     def advance(self, n: int, note: str = "") -> None:
         """Count `n` more units of work."""
         self._done += n
-        text = f"{_number(self.rate)} {self._unit}/s {note}".rstrip()
+        text = f"{_number(self.rate)} {self._unit}/s {note}".rstrip() if self._eta else f"{self._unit} {note}".rstrip()
         if self._bar:
             self._bar.update(self._task, completed=self._done, text=text)
         elif not self._quiet and time.monotonic() - self._last_line >= LOG_EVERY:
@@ -66,8 +67,9 @@ class ProgressBar:
         self._last_line, self._shown = time.monotonic(), self._done
         left = (self._total - self._done) / self.rate if self.rate > 0 else float("inf")
         eta = f", {_clock(left)} left" if self._done < self._total else f" in {_clock(self._last_line - self._start)}"
+        speed = f", {_number(self.rate)}/s{eta}" if self._eta else ""
         share = f"{self._done:,}/{self._total:,} {self._unit}"
-        print(f"{self._label}: {share}, {_number(self.rate)}/s{eta} {note}".rstrip(), file=sys.stderr, flush=True)
+        print(f"{self._label}: {share}{speed} {note}".rstrip(), file=sys.stderr, flush=True)
 
 
 def _number(rate: float) -> str:

@@ -3,6 +3,7 @@
 import pytest
 
 from protovalue.errors import UserError
+from protovalue.indicators.base import INDICATORS
 from protovalue.study.file import load_study
 from protovalue.study.lines import Source
 from tests.study.helpers import TINY, parse
@@ -75,7 +76,17 @@ def replaced(old: str, new: str) -> str:
         (TINY + "name = 'again'\n", None, ""),
         ("widths = []\n" + TINY, 1, "widths: found [], expected a list of at least one number"),
         ("widths = [\n  1,\n  0,\n]\n" + TINY, 3, "widths: found 0, expected whole numbers from 1 on"),
-        ("tasks = [0, 0]\n" + TINY, 1, "tasks: found with no method that takes it"),
+        ("tasks = [4]\n" + TINY, 1, "tasks: found with no method that takes it"),
+        ("tasks = [4, 8, 4]\n" + replaced("tasks = 8", ""), 1, "tasks: found 4 twice, expected each once"),
+        ("tasks = []\n" + replaced("tasks = 8", ""), 1, "tasks: found [], expected a list of at least one number"),
+        (replaced('name = "tiny"', 'name = ".."'), 1, "name: found '..', expected letters, digits and -._"),
+        (replaced('name = "tiny"', 'name = "."'), 1, "name: found '.', expected"),
+        (replaced('name = "tiny"', 'name = "a/b"'), 1, "name: found 'a/b', expected"),
+        (TINY + "[env]\nsticky = 7.0\n", 35, "option sticky: found 7.0, expected a probability below 1"),
+        (replaced("tasks = 8", "indicator = 'hsah'"), 29, "unknown indicator 'hsah': did you mean 'hash'?"),
+        (replaced("tasks = 8", "indicator = 'missing.py'"), 29, "missing.py: found no such file, expected Python"),
+        (replaced("batch_size = 16", "learning_rate = inf"), 14, "learning_rate: found inf, expected a finite number"),
+        (replaced("batch_size = 16", "learning_rate = nan"), 14, "learning_rate: found nan, expected a finite number"),
         ("threads = 0\n" + TINY, 1, "threads: found 0"),
         ("environments = [\n", "end", "not TOML"),
         ("name = \n", 1, "not TOML"),
@@ -90,6 +101,64 @@ def test_a_mistake_is_named_with_its_line(text, line, expected):
     assert str(error.value).startswith(f"study.toml:{line}: "), error.value
     assert expected in str(error.value)
     assert "\n" not in str(error.value)
+
+
+ONLY_DQN = """environments = ["minatar/breakout"]
+[dqn]
+seeds = 2
+[methods.dqn]
+"""
+ONLY_RANDOM = """environments = ["minatar/breakout"]
+[data]
+[methods.random]
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "expected"),
+    [
+        ("widths = [1, 2]\n" + replaced("batch_size = 16", "width = 4"), 15, "width: found together with widths"),
+        ("widths = [1]\n" + ONLY_RANDOM + "width = 2\n", 1, "widths: found with methods that all have their own width"),
+        (ONLY_RANDOM + "width = 2\n[pretrain]\nwidth = 1\n", 6, "width: found with no method that takes it"),
+        (ONLY_RANDOM + "[pretrain]\nsteps = 5\n", 5, "steps: found with no method that takes it from [pretrain]"),
+        ("tasks = [0]\n" + replaced("tasks = 8", ""), 14, "steps: found with no method that takes it from [pretrain]"),
+        (ONLY_RANDOM + "[seeds]\ndata = 2\n", 5, "data: found 2 with no method that learns from data"),
+        (ONLY_DQN + "[seeds]\ndata = 1\n", 6, "data: found with no method that pretrains"),
+        (ONLY_DQN + "[seeds]\npretraining = 1\n", 6, "pretraining: found with no method that pretrains"),
+        (ONLY_DQN + "[seeds]\nonline = 1\n", 6, "online: found with no method but dqn, whose seeds are in [dqn]"),
+    ],
+)
+def test_a_setting_that_nothing_uses_is_refused(text, line, expected):
+    with pytest.raises(UserError) as error:
+        parse(text)
+    assert str(error.value).startswith(f"study.toml:{line}: {expected}")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        ONLY_DQN,
+        ONLY_RANDOM + "[seeds]\ndata = [3]\n[pretrain]\nwidth = 2\n",
+        "widths = [1, 2]\n" + ONLY_RANDOM,
+        ONLY_DQN.replace("seeds = 2", "") + "[seeds]\nonline = 2\n",  # which are the seeds of the end-to-end agents
+    ],
+)
+def test_a_setting_that_something_uses_is_not(text):
+    parse(text)
+
+
+def test_an_indicator_of_the_users_is_looked_up(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text("x = 1\n")
+    with pytest.raises(UserError, match=r"^study.toml:29: .*mine.py: found no indicator in it"):
+        parse(replaced("tasks = 8", f"indicator = '{path}'"))
+    path.write_text(
+        "from protovalue.indicators.base import register\n"
+        "from protovalue.indicators.hashing import HashIndicator\n"
+        "@register('study-test')\nclass Mine(HashIndicator):\n    pass\n"
+    )
+    assert parse(replaced("tasks = 8", f"indicator = '{path}'")).methods[0].settings == {"indicator": str(path)}
+    del INDICATORS["study-test"]
 
 
 def test_templates_must_tell_games_and_seeds_apart(tmp_path, monkeypatch):
@@ -110,6 +179,17 @@ def test_a_folder_must_be_there_before_anything_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match=r"^study.toml:7: data/breakout: not a data set"):
         parse(TINY.replace("steps = 300", "kind = 'folder'\nfolder = 'data/{game}'"))
+
+
+def test_a_byte_order_mark_is_passed_over(tmp_path):
+    path = tmp_path / "marked.toml"
+    path.write_text("\ufeff" + TINY, encoding="utf-8")
+    assert load_study(path).text == TINY
+
+
+def test_a_folder_is_not_a_study_file(tmp_path):
+    with pytest.raises(UserError, match="found a folder, expected a study file"):
+        load_study(tmp_path)
 
 
 def test_a_missing_file_is_named(tmp_path):
@@ -149,3 +229,12 @@ tasks = 7
     assert source.line(["list"], "b") == 8
     assert source.line(["online", "missing"]) == 13
     assert source.line(["missing"]) == 1
+
+
+@pytest.mark.parametrize("inside", ["\u2028", "\u2029", "\u0085"])
+def test_only_newlines_end_a_line(inside):
+    assert Source("x", f"a = 'one{inside}line' # and{inside}more\nb = 2\n").line(["b"]) == 2
+
+
+def test_lines_of_a_file_from_windows():
+    assert Source("x", "a = 1\r\n[t]\r\nb = [\r\n 2,\r\n]\r\nc = 3\r\n").line(["t", "c"]) == 6

@@ -85,6 +85,38 @@ def test_no_tasks_is_the_random_initialisation_and_shared():
     assert sum(stage.kind == "pretrain" for stage in laid_out.stages) == 4
 
 
+def test_what_does_not_learn_from_data_is_not_repeated_for_every_data_set():
+    grid = "tasks = [0, 8]\n" + TINY.replace("tasks = 8\n", "").replace("[seeds]", "[seeds]\ndata = 3")
+    laid_out = plan(parse(grid), ROOT)
+    drawn = [cell for cell in laid_out.cells if cell.method == "random"]
+    assert [(cell.data_seed, cell.pretraining_seed) for cell in drawn] == [(None, 0), (None, 1)]
+    assert len({cell.encoder for cell in drawn}) == 2
+    assert {cell.data for cell in drawn} == {
+        cell.data for cell in laid_out.cells if cell.data_seed == 0
+    }  # for the scale
+    pvn = [(cell.tasks, cell.data_seed, cell.pretraining_seed) for cell in laid_out.cells if cell.method == "pvn"]
+    assert sorted(pvn, key=str) == sorted(
+        [(0, None, 0), (0, None, 1), *((8, data, seed) for data in (0, 1, 2) for seed in (0, 1))], key=str
+    )
+    kinds = [stage.kind for stage in laid_out.stages]
+    assert (kinds.count("collect"), kinds.count("pretrain")) == (3, 2 + 3 * 2)
+
+
+def test_the_plan_says_what_a_result_must_hold():
+    laid_out = plan(parse(TINY), ROOT)
+    stages = {stage["id"]: stage for stage in laid_out.fields(parse(TINY))["stages"]}
+    cell = laid_out.cells[0]
+    # the steps of [online] and the episodes of [evaluate]; epsilon and seed are the command's defaults
+    assert stages[cell.stages[-1]]["expect"] == {
+        "episodes": 2, "epsilon": 0.001, "seed": 0, "steps": 60, "file": f"{cell.run}/evaluation.json",
+    }  # fmt: skip
+    random = next(stage for stage in stages.values() if stage["kind"] == "random-policy")
+    assert random["expect"] == {
+        "episodes": 2, "epsilon": 1.0, "seed": 0, "steps": 60, "file": laid_out.random_policy["minatar/breakout"],
+    }  # fmt: skip
+    assert stages[cell.stages[0]]["expect"] == {"transitions": 300}
+
+
 def test_methods_without_tasks_are_not_multiplied():
     grid = "tasks = [4, 8]\nwidths = [1, 2]\n" + TINY.replace("tasks = 8\n", "") + "[methods.bc]\n"
     cells = plan(parse(grid), ROOT).cells

@@ -9,9 +9,11 @@ from protovalue.study.plan import Stage, plan
 from protovalue.study.rates import (
     FINISHED,
     MEASURED,
+    Estimate,
     Rate,
     estimate,
     estimates,
+    filled,
     from_history,
     multiply_adds,
     rates_file,
@@ -100,3 +102,12 @@ def test_the_small_study_of_a_large_one_has_width_1_and_no_episodes():
     assert all(
         "--width" not in stage.command or stage.command[stage.command.index("--width") + 1] == "1" for stage in chosen
     )
+
+
+def test_what_is_not_estimated_counts_as_the_mean_of_its_kind_or_of_all():
+    kinds = ["online", "online", "online", "dqn", "import"]
+    stages = [Stage(name, kind, name, ("pvn",)) for name, kind in zip("abcde", kinds, strict=True)]
+    found = {"a": Estimate(10.0), "b": Estimate(20.0), "c": Estimate(None), "d": Estimate(60.0), "e": Estimate(None)}
+    # c as a and b, e as a, b and d
+    assert filled(stages, found) == {"a": 10.0, "b": 20.0, "c": 15.0, "d": 60.0, "e": 30.0}
+    assert filled(stages, dict.fromkeys("abcde", Estimate(None))) == {}

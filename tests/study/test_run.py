@@ -12,10 +12,14 @@ import psutil
 import pytest
 
 from protovalue.cli import main
-from protovalue.files import read_json
+from protovalue.config import StudyRunConfig
+from protovalue.errors import UserError
+from protovalue.files import read_json, write_json
+from protovalue.study import command
+from protovalue.study.command import _Progress, study_run
 from protovalue.study.engine import Ended, Job
 from protovalue.study.plan import plan
-from protovalue.study.schedule import run_stages
+from protovalue.study.schedule import Outcome, run_stages
 from protovalue.study.state import Events, is_done
 from tests.study.helpers import TINY, evaluations, events, parse
 
@@ -105,26 +109,42 @@ def test_what_is_done_is_not_run_again(finished, capfd):
     assert "10 stages, 10 of them done" in capfd.readouterr().err
 
 
-def test_a_study_killed_with_9_ends_as_one_that_was_not(finished, tmp_path):
+def test_a_study_killed_three_times_with_9_ends_as_one_that_was_not(finished, tmp_path):
     text = (finished / "study.toml").read_text()
     file, out = tmp_path / "study.toml", tmp_path / "out"
     file.write_text(text[: text.index("[methods.broken]")])
+    # when the data set has just begun, in the middle of the agents' training, before their evaluation
+    for pattern in ("data/*", "online/*/checkpoints/step-*300", "online/*/done.json"):
+        kill_when_there_is(pattern, file, out)
+        assert not all(is_done(stage, out) for stage in plan(parse(file.read_text()), out).stages)
+    assert main(["study", "run", str(file), "--out", str(out), "--jobs", "2"]) == 0
+    assert evaluations(out) == evaluations(finished / "out")
+    assert len(evaluations(out)) == 4  # two encoders' agents, dqn and the random policy
+    assert main(["study", "run", str(file), "--out", str(finished / "out")]) == 0  # all there: only the plan is written
+    assert tables(out, tmp_path) == tables(finished / "out", tmp_path)
+
+
+def kill_when_there_is(pattern: str, file: Path, out: Path) -> None:
+    """Run a study until it has written a file, kill it, and see that nothing of it stays alive."""
     command = [sys.executable, "-m", "protovalue.cli", "study", "run", str(file), "--out", str(out), "--jobs", "2"]
-    environment = {**os.environ, "PROTOVALUE_CACHE": str(tmp_path / "cache")}
-    process = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-    while not list(out.glob("online/*/checkpoints/step-*300")):  # in the middle of the agents' training
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    while not (list(out.glob(pattern)) and psutil.Process(process.pid).children(recursive=True)):
         assert process.poll() is None
         time.sleep(0.02)
     children = psutil.Process(process.pid).children(recursive=True)
-    assert len(children) >= 3  # the server and two stages, at least
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     assert psutil.wait_procs(children, timeout=30)[1] == []
     assert any(event["event"] == "start" for event in events(out))
-    assert not all(is_done(stage, out) for stage in plan(parse(file.read_text()), out).stages)
-    assert main(["study", "run", str(file), "--out", str(out), "--jobs", "2"]) == 0
-    assert evaluations(out) == evaluations(finished / "out")
-    assert len(evaluations(out)) == 4  # two encoders' agents, dqn and the random policy
+
+
+def tables(study: Path, tmp_path: Path) -> dict[str, str]:
+    """Return the tables of a study's report."""
+    report = tmp_path / "report"
+    assert main(["report", str(study), "--out", str(report), "--features", "none", "--draws", "100"]) == 0
+    found = {path.name: path.read_text() for path in (report / "tables").glob("*.csv")}
+    assert found
+    return found
 
 
 class Rigged:
@@ -203,3 +223,70 @@ def test_another_folder_is_left_alone(tmp_path, capsys):
     (tmp_path / "study.toml").write_text(TINY)
     assert main(["study", "run", str(tmp_path / "study.toml"), "--out", str(tmp_path)]) == 2
     assert "not empty and not a study" in capsys.readouterr().err
+    assert {path.name for path in tmp_path.iterdir()} == {"precious.txt", "study.toml"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"format": "protovalue study", "version": 1, "name": "other"}, "found the study 'other' there"),
+        ({"format": "protovalue study", "version": 2, "name": "tiny"}, "not a study of format version 1"),
+        ({"format": "something", "version": 1, "name": "tiny"}, "not a study of format version 1"),
+        (None, "damaged"),
+    ],
+)
+def test_another_study_is_not_overwritten(fields, expected, tmp_path, capsys):
+    out, file = tmp_path / "out", tmp_path / "study.toml"
+    file.write_text(TINY)
+    out.mkdir()
+    if fields:
+        write_json(out / "study.json", fields)
+    else:
+        (out / "study.json").write_text("{}")
+    before = (out / "study.json").read_bytes()
+    assert main(["study", "run", str(file), "--out", str(out)]) == 2
+    assert expected in capsys.readouterr().err
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == {"study.json": before}
+
+
+def test_a_folder_that_was_killed_before_its_plan_was_written_is_taken(tmp_path):
+    out, file = tmp_path / "out", tmp_path / "study.toml"
+    file.write_text(TINY)
+    out.mkdir()
+    for name in ("lock", "workers", ".study.json.tmp"):
+        (out / name).touch()
+    with pytest.raises(UserError, match="failed"):  # stages without results, not the folder
+        study_run(StudyRunConfig(file, out), Rigged())
+    assert read_json(out / "study.json")["name"] == "tiny"
+
+
+def test_more_threads_than_cores_are_warned_of(tmp_path, capsys, monkeypatch):
+    file = tmp_path / "study.toml"
+    file.write_text("threads = 2\n" + TINY)
+    monkeypatch.setattr(command, "cpu_count", lambda: 5)
+    monkeypatch.setattr(command, "LocalProcesses", lambda jobs, root, threads: Rigged(slots=jobs))
+    for jobs, warned in ((2, False), (3, True)):
+        assert main(["study", "run", str(file), "--out", str(tmp_path / "out"), "--jobs", str(jobs)]) == 2
+        said = f"--jobs: found {jobs} with 2 thread(s) a stage on 5 core(s)" in capsys.readouterr().err
+        assert said == warned
+
+
+def test_the_time_left_is_that_of_the_scheduler(tmp_path, monkeypatch):
+    study, now = parse(TINY), [0.0]
+    laid_out = plan(study, tmp_path)
+    monkeypatch.setattr(command.time, "monotonic", lambda: now[0])
+    progress = _Progress(study, laid_out, tmp_path, (), 2)
+    assert progress.left((), ()) == "time left not known before a stage is done"
+    times = {"collect": 10.0, "pretrain": 20.0, "online": 30.0, "evaluate": 40.0, "dqn": 200.0, "random-policy": 50.0}
+    progress.seconds = {stage.id: times[stage.kind] for stage in laid_out.stages}
+    assert progress.left((), ()) == "about 5.7 min left"  # 340 s: worked out in test_plan.py, tenfold
+    data, dqn = laid_out.stages[0].id, next(stage.id for stage in laid_out.stages if stage.kind == "dqn")
+    # the data set failed: dqn for 200 s, then its evaluation beside the random policy, 50 s
+    assert progress.left((), {data: "why"}) == "about 4.2 min left"
+    # and 150 s later
+    progress.update(Outcome(failed={data: "why"}), [dqn], False)
+    now[0] = 150.0
+    assert progress.left([dqn], {data: "why"}) == "about 1.7 min left"
+    # one that takes longer than estimated is taken to have a twentieth left
+    now[0] = 1000.0
+    assert progress.left([dqn], {data: "why"}) == "about 60 s left"

@@ -6,32 +6,58 @@ from collections.abc import Collection
 from pathlib import Path
 
 from protovalue.config import StudyRunConfig
+from protovalue.data.importing import cpu_count
 from protovalue.errors import UserError
-from protovalue.files import FolderLock, write_json
+from protovalue.files import FolderLock, read_json, write_json
 from protovalue.interrupt import stop_on_interrupt
 from protovalue.progress import ProgressBar
 from protovalue.study.engine import Engine, LocalProcesses
 from protovalue.study.file import Study, load_study
-from protovalue.study.plan import Plan, plan
-from protovalue.study.rates import estimates, known_rates
+from protovalue.study.plan import FORMAT, VERSION, Plan, plan
+from protovalue.study.rates import estimates, filled, known_rates
 from protovalue.study.schedule import Outcome, log_name, makespan, run_stages
 from protovalue.study.state import STUDY, Events, is_done
-from protovalue.study.worker import wait_for_workers
+from protovalue.study.worker import WORKERS, wait_for_workers
 
 
 def study_run(config: StudyRunConfig, engine: Engine | None = None) -> None:
     """Run what is missing, and say what came out; a failed stage makes the command fail, at the end."""
     study, root, laid_out = open_study(config.file, config.out)
+    _check_folder(root, study.name)
     root.mkdir(parents=True, exist_ok=True)
-    if any(root.iterdir()) and not (root / STUDY).exists():
-        raise UserError(f"{root}: not empty and not a study; choose another folder with --out")
+    if engine is None and config.jobs * study.threads > cpu_count():
+        print(
+            f"--jobs: found {config.jobs} with {study.threads} thread(s) a stage on {cpu_count()} core(s); "
+            "more than there are makes stages wait for each other",
+            file=sys.stderr,
+        )
     with FolderLock(root):
         wait_for_workers(root)
         write_json(root / STUDY, laid_out.fields(study))
         done = {stage.id for stage in laid_out.stages if is_done(stage, root)}
         print(f"{root}: {len(laid_out.stages)} stages, {len(done)} of them done", file=sys.stderr)
-        outcome = _run(study, laid_out, root, done, engine or LocalProcesses(config.jobs, root), config.jobs)
+        outcome = _run(
+            study, laid_out, root, done, engine or LocalProcesses(config.jobs, root, study.threads), config.jobs
+        )
     _report(config, root, laid_out, outcome)
+
+
+def _check_folder(root: Path, name: str) -> None:
+    """Refuse a folder that holds something else; what a kill leaves before the plan is written is nothing."""
+    if root.exists() and not root.is_dir():
+        raise UserError(f"{root}: found a file, expected a folder; choose another one with --out")
+    if not (root / STUDY).exists():
+        names = {path.name for path in root.iterdir()} if root.exists() else set()
+        if names - {"lock", WORKERS, f".{STUDY}.tmp"}:
+            raise UserError(f"{root}: not empty and not a study; choose another folder with --out")
+        return
+    found = read_json(root / STUDY)
+    if (found.get("format"), found.get("version")) != (FORMAT, VERSION):
+        raise UserError(f"{root / STUDY}: not a study of format version {VERSION}; choose another folder with --out")
+    if found.get("name") != name:
+        raise UserError(
+            f"{root}: found the study {found.get('name')!r} there, expected {name!r}; choose another folder with --out"
+        )
 
 
 def _run(study: Study, laid_out: Plan, root: Path, done: Collection[str], engine: Engine, jobs: int) -> Outcome:
@@ -52,43 +78,58 @@ class _Progress:
     """Progress over the whole study: a stage counts by its estimated time, and estimates get better as stages end."""
 
     def __init__(self, study: Study, laid_out: Plan, root: Path, done: Collection[str], jobs: int) -> None:
-        self._study, self._stages, self._root = study, laid_out.stages, root
+        self._study, self._stages, self._root, self._jobs = study, laid_out.stages, root, jobs
         self._done, self._ended = set(done), 0
         self._since: dict[str, float] = {}
-        self.seconds = self._weights()
-        left = [stage for stage in self._stages if stage.id not in self._done]
-        if left and self._all_known:
-            wall = duration(makespan(left, self.seconds, jobs))
-            print(f"{len(left)} stages are left: about {wall} with --jobs {jobs}", file=sys.stderr)
+        self.seconds = self._estimates()
+        if len(self._done) < len(self._stages):
+            text = f"{len(self._stages) - len(self._done)} stages to run with --jobs {jobs}: {self.left([], ())}"
+            print(text, file=sys.stderr)
         self._shown = self._percent([])
-        self.bar = ProgressBar(f"study {study.name}", 100, "%", self._shown)
+        self.bar = ProgressBar(f"study {study.name}", 100, "%", self._shown, eta=False)
 
     def update(self, outcome: Outcome, running: Collection[str], stopping: bool) -> None:
-        """Show what has ended and how long the running ones have been at it."""
+        """Show what has ended and how long the rest will take."""
         self._done.update(outcome.done)
         if len(outcome.done) != self._ended:
-            self._ended, self.seconds = len(outcome.done), self._weights()
+            self._ended, self.seconds = len(outcome.done), self._estimates()
         for name in running:
             self._since.setdefault(name, time.monotonic())
         percent = max(self._percent(running), self._shown)
         failed = f", {len(outcome.failed)} failed" if outcome.failed else ""
-        what = "stopping: checkpoints are written" if stopping else ", ".join(sorted(running)[:2])
-        self.bar.advance(percent - self._shown, f"{len(self._done)}/{len(self._stages)} stages{failed} {what}")
+        left = "stopping: checkpoints are written" if stopping else self.left(running, outcome.failed)
+        names = ", ".join(sorted(running)[:2])
+        note = f"{len(self._done)}/{len(self._stages)} stages{failed}, {left} {names}"
+        self.bar.advance(percent - self._shown, note)
         self._shown = percent
 
-    def _weights(self) -> dict[str, float]:
+    def left(self, running: Collection[str], failed: Collection[str]) -> str:
+        """Return the time until all is done that can be: the clock of the scheduler, run ahead."""
+        if not self.seconds:
+            return "time left not known before a stage is done"
+        lost = set(failed)
+        for stage in self._stages:
+            if lost.intersection(stage.needs):
+                lost.add(stage.id)
+        rest = [stage for stage in self._stages if stage.id not in self._done and stage.id not in lost]
+        rest.sort(key=lambda stage: stage.id not in running)  # what runs has its place already
+        seconds = {stage.id: self.seconds[stage.id] - self._gone(stage.id, running) for stage in rest}
+        return f"about {duration(makespan(rest, seconds, self._jobs))} left"
+
+    def _estimates(self) -> dict[str, float]:
         rates = known_rates(self._stages, self._root)
-        found = estimates(self._stages, rates, self._study.environments)
-        times = [one.seconds for one in found.values() if one.seconds is not None]
-        self._all_known = len(times) == len(found)
-        typical = sum(times) / len(times) if times else 1.0
-        return {name: typical if one.seconds is None else one.seconds for name, one in found.items()}
+        return filled(self._stages, estimates(self._stages, rates, self._study.environments))
+
+    def _gone(self, name: str, running: Collection[str]) -> float:
+        """Return how much of a stage's time is over; one that takes longer than estimated is never quite done."""
+        return min(time.monotonic() - self._since[name], 0.95 * self._weight(name)) if name in running else 0.0
+
+    def _weight(self, name: str) -> float:
+        return self.seconds.get(name, 1.0)  # all alike while nothing is known
 
     def _percent(self, running: Collection[str]) -> int:
-        total = sum(self.seconds.values()) or 1.0
-        gone = sum(self.seconds[name] for name in self._done)
-        for name in running:
-            gone += min(time.monotonic() - self._since[name], 0.95 * self.seconds[name])
+        total = sum(self._weight(stage.id) for stage in self._stages) or 1.0
+        gone = sum(self._weight(name) for name in self._done) + sum(self._gone(name, running) for name in running)
         return int(100 * gone / total + 1e-6)
 
 

@@ -12,7 +12,6 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Protocol
 
-from protovalue.data.importing import cpu_count
 from protovalue.study.worker import run_command
 
 INTERRUPTED = 130  # exit code of a command that was stopped by Ctrl-C and can go on
@@ -93,13 +92,14 @@ class _Running:
 class LocalProcesses:
     """Processes on this machine. They are forked from a server that has imported PyTorch once, so a stage starts fast.
 
-    A job's --threads decides its threads; one without it gets an equal share of the cores.
+    A job's --threads decides its threads; one without it, such as an evaluation, gets the study's. So what comes out
+    does not depend on how many jobs run.
     """
 
-    def __init__(self, jobs: int, root: Path) -> None:
-        """Run up to `jobs` commands at a time for the study in `root`."""
+    def __init__(self, jobs: int, root: Path, threads: int) -> None:
+        """Run up to `jobs` commands at a time for the study in `root`, each with `threads` threads."""
         self.slots = jobs
-        self._root, self._threads = root, max(1, cpu_count() // jobs)
+        self._root, self._threads = root, threads
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(_IMPORTED_ONCE)
         self._running: dict[str, _Running] = {}

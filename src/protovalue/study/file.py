@@ -22,7 +22,9 @@ from protovalue.config import (
 from protovalue.data.dataset import open_dataset
 from protovalue.envs.registry import make
 from protovalue.errors import UserError, unknown
+from protovalue.indicators.registry import indicator_class, load_indicator_file
 from protovalue.pretrain.methods import method_class, method_names
+from protovalue.pretrain.pvn import PvnConfig
 from protovalue.study.lines import Source
 from protovalue.study.settings import build, check_keys, field_names, settings
 
@@ -41,6 +43,7 @@ DQN_MANAGED = ("out", "env", "seeds", "threads", "replay_dir", "data", "stages")
 EVALUATE_MANAGED = ("run", "out", "video", "num_envs")
 IMPORT_MANAGED = ("out", "source", "game", "env")
 RANDOM_KEEPS = ("preset", "encoder", "width", "device")  # all that a random initialisation depends on
+NAME, NAME_TEXT = r"[A-Za-z0-9][A-Za-z0-9._-]*", "letters, digits and -._, with a letter or digit first"
 PLACE = Path("folder")  # stands for folders while settings are checked
 
 
@@ -88,6 +91,18 @@ class MethodEntry:
         """Whether it has a number of tasks."""
         return self.method != DQN and "tasks" in {one.name for one in fields(method_class(self.method).Config)}
 
+    def grid(self, tasks: Sequence[int | None]) -> Sequence[int | None]:
+        """Return the part of the study's axis of tasks that it takes; None is its own number or none at all."""
+        return tasks if self.has_tasks and "tasks" not in self.settings else (None,)
+
+    def untrained(self, tasks: int | None) -> bool:
+        """Whether it is the random initialisation, as everything without tasks is."""
+        return self.method == RANDOM or tasks == 0 or self.settings.get("tasks") == 0
+
+    def learns(self, tasks: int | None) -> bool:
+        """Whether its encoder depends on the data."""
+        return self.method != DQN and not self.untrained(tasks) and method_class(self.method).needs_data
+
 
 @dataclass(frozen=True)
 class Study:
@@ -119,10 +134,12 @@ KEYS = ("name", "title", "environments", "widths", "tasks", "threads", "normalis
 
 def load_study(path: Path) -> Study:
     """Read a study file and check all of it."""
+    if path.is_dir():
+        raise UserError(f"{path}: found a folder, expected a study file")
     if not path.is_file():
         raise UserError(f"{path}: found no such file, expected a study file")
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
         raise UserError(f"{path}: not text in UTF-8, expected a study file") from None
     return parse_study(Source(str(path), text), path.stem)
@@ -136,13 +153,16 @@ def parse_study(source: Source, stem: str) -> Study:
         if not isinstance(values.get(name, {}), dict):
             raise source.error([name], f"{name}: found {values[name]!r}, expected a table: [{name}]")
     name = _text(source, (), values, "name", stem)
-    if not re.fullmatch(r"[A-Za-z0-9._-]+", name):
-        raise source.error(["name"], f"name: found {name!r}, expected letters, digits and -._, as it names a folder")
+    if not re.fullmatch(NAME, name):
+        raise source.error(["name"], f"name: found {name!r}, expected {NAME_TEXT}, as it names a folder")
     options = build(source, {}, EnvOptions, settings(source, ["env"], values.get("env", {}), EnvOptions, ()))
     environments = _environments(source, values, options)
     methods = _methods(source, values)
-    learned = [method for method in methods if method.method != DQN]
-    _refuse_unused(source, values, learned, methods)
+    pretrain = settings(source, ["pretrain"], values.get("pretrain", {}), PretrainConfig, PRETRAIN_MANAGED)
+    widths, tasks = _numbers(source, values, "widths", 1), _numbers(source, values, "tasks", 0)
+    seeds = _seeds(source, values)
+    _refuse_unused(source, values, methods, tasks, seeds)
+    pretrains = any(entry.method != DQN for entry in methods)
     study = Study(
         name=name,
         title=_text(source, (), values, "title", name),
@@ -150,13 +170,13 @@ def parse_study(source: Source, stem: str) -> Study:
         environments=environments,
         options=options,
         methods=methods,
-        data=_data(source, values, environments, _seeds(source, values).data, options) if learned else None,
-        widths=_numbers(source, values, "widths", 1),
-        tasks=_numbers(source, values, "tasks", 0),
-        seeds=_seeds(source, values),
+        data=_data(source, values, environments, seeds.data, options) if pretrains else None,
+        widths=widths,
+        tasks=tasks,
+        seeds=seeds,
         threads=_numbers(source, {"threads": [values.get("threads", 1)]}, "threads", 1)[0] or 1,
         normalise=_normalise(source, values, environments, methods),
-        pretrain=settings(source, ["pretrain"], values.get("pretrain", {}), PretrainConfig, PRETRAIN_MANAGED),
+        pretrain=pretrain,
         online=settings(source, ["online"], values.get("online", {}), OnlineConfig, AGENT_MANAGED),
         dqn=settings(
             source, ["dqn"], {k: v for k, v in values.get("dqn", {}).items() if k != "seeds"}, DqnConfig, DQN_MANAGED
@@ -190,7 +210,8 @@ def _environments(source: Source, values: Mapping[str, Any], options: EnvOptions
         try:
             resolved[env] = dict(_resolved(env, options))
         except UserError as error:
-            wrong = next((name for name in options.given() if f"'{name}'" in str(error)), None)
+            said = str(error)  # the name in quotes is not known, the other has a value outside its range
+            wrong = next((name for name in options.given() if f"'{name}'" in said or f"option {name}:" in said), None)
             where = ["env", wrong] if wrong else ["environments"]
             raise source.error(where, error, None if wrong else env) from None
     return resolved
@@ -213,8 +234,8 @@ def _methods(source: Source, values: Mapping[str, Any]) -> tuple[MethodEntry, ..
         path = ["methods", name]
         if not isinstance(table, dict):
             raise source.error(path, f"{name}: found {table!r}, expected a table: [methods.{name}]")
-        if not re.fullmatch(r"[A-Za-z0-9._-]+", name):
-            raise source.error(path, f"methods: found {name!r}, expected letters, digits and -._")
+        if not re.fullmatch(NAME, name):
+            raise source.error(path, f"methods: found {name!r}, expected {NAME_TEXT}")
         method = _text(source, path, table, "method", name)
         title = _text(source, path, table, "title", name)
         own = {key: value for key, value in table.items() if key not in ("method", "title")}
@@ -231,6 +252,8 @@ def _methods(source: Source, values: Mapping[str, Any]) -> tuple[MethodEntry, ..
         known = set(RANDOM_KEEPS) if method == RANDOM else field_names(config, PRETRAIN_MANAGED)
         check_keys(source, path, own, known | {"method", "title"})
         checked = settings(source, path, own, config, PRETRAIN_MANAGED)
+        if issubclass(config, PvnConfig) and "indicator" in checked:
+            _check_indicator(source, path, checked["indicator"])
         entries.append(MethodEntry(name, title, method, checked, _code(method, checked)))
     ends = [entry for entry in entries if entry.method == DQN]
     if len(ends) > 1:
@@ -246,6 +269,17 @@ def _methods(source: Source, values: Mapping[str, Any]) -> tuple[MethodEntry, ..
     return tuple(entries)
 
 
+def _check_indicator(source: Source, path: Sequence[str], name: str) -> None:
+    """Look an indicator up by its name or in the user's file."""
+    try:
+        if name.endswith(".py"):
+            load_indicator_file(Path(name))
+        else:
+            indicator_class(name)
+    except UserError as error:
+        raise source.error([*path, "indicator"], error) from None
+
+
 def _identity(entry: MethodEntry) -> tuple[Any, ...]:
     return (entry.method, tuple(sorted(entry.settings.items(), key=lambda item: item[0])))
 
@@ -258,19 +292,43 @@ def _code(method: str, own: Mapping[str, Any]) -> str:
 
 
 def _refuse_unused(
-    source: Source, values: Mapping[str, Any], learned: Sequence[MethodEntry], methods: Sequence[MethodEntry]
+    source: Source,
+    values: Mapping[str, Any],
+    methods: Sequence[MethodEntry],
+    tasks: Sequence[int | None],
+    seeds: Seeds,
 ) -> None:
     """Refuse settings that nothing in the study would use."""
+    learned = [entry for entry in methods if entry.method != DQN]
+    encoders = [(entry, count) for entry in learned for count in entry.grid(tasks)]
+    given, end_to_end = values.get("seeds", {}), values.get(DQN, {})
     if not learned:
         for key in ("data", "widths", "tasks", "pretrain", "online"):
             if key in values:
                 raise source.error([key], f"{key}: found with no method that pretrains, expected one, such as pvn")
+        for key in ("data", "pretraining"):
+            if key in given:
+                what = f"{key}: found with no method that pretrains, expected one, such as pvn"
+                raise source.error(["seeds", key], what)
+        if "online" in given and "seeds" in end_to_end:
+            raise source.error(["seeds", "online"], "online: found with no method but dqn, whose seeds are in [dqn]")
     elif "data" not in values:
         raise source.error(["data"], "data: missing, expected a table [data] that says where experience comes from")
     if DQN in values and len(learned) == len(methods):
         raise source.error([DQN], "dqn: found with no method dqn, expected [methods.dqn]")
     if "tasks" in values and not any(entry.has_tasks and "tasks" not in entry.settings for entry in learned):
         raise source.error(["tasks"], "tasks: found with no method that takes it, expected one, such as pvn")
+    if "widths" in values and all("width" in entry.settings for entry in learned):
+        raise source.error(["widths"], "widths: found with methods that all have their own width, expected one without")
+    if "widths" in values and "width" in values.get("pretrain", {}):
+        raise source.error(["pretrain", "width"], "width: found together with widths, expected one of them")
+    if len(seeds.data) > 1 and learned and not any(entry.learns(count) for entry, count in encoders):
+        what = f"data: found {given['data']} with no method that learns from data, expected one data set"
+        raise source.error(["seeds", "data"], what)
+    for key in values.get("pretrain", {}):
+        takers = [entry for entry, count in encoders if key in RANDOM_KEEPS or not entry.untrained(count)]
+        if all(key in entry.settings for entry in takers):
+            raise source.error(["pretrain", key], f"{key}: found with no method that takes it from [pretrain]")
 
 
 def _numbers(source: Source, values: Mapping[str, Any], key: str, least: int) -> tuple[int | None, ...]:

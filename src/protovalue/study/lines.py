@@ -20,7 +20,7 @@ class Source:
             line = where.removeprefix("line ").partition(",")[0]
             place = line if line.isdigit() else "end" if "end of document" in where else "?"
             raise UserError(f"{name}:{place}: not TOML: {what or error}") from None
-        self._rows = text.splitlines()
+        self._rows = text.replace("\r\n", "\n").split("\n")  # TOML has no other ends of lines
         self._spans = _spans(self._rows)
 
     def line(self, path: Sequence[str], value: object = None) -> int:

@@ -64,7 +64,7 @@ def measure(study: Study, wanted: set[str], quiet: bool = False) -> dict[str, Ra
             root = Path(folder)
             small = plan(small_study(study, env, size), root)
             stages = select(small, wanted if size.widths is None else None, size.episodes is not None)
-            _run(stages, root, quiet)
+            _run(stages, root, study.threads, quiet)
             found |= _read(stages, root, size, alone=study.threads == 1 and not torch.cuda.is_available())
         if any(stage.passes for stage in small.stages):
             found[indicator_rate(env, study.threads)] = _indicators(env, study.threads)
@@ -117,8 +117,8 @@ def select(small: Plan, wanted: set[str] | None, episodes: bool) -> list[Stage]:
     return [stage for stage in small.stages if stage.id in kept]
 
 
-def _run(stages: Sequence[Stage], root: Path, quiet: bool) -> None:
-    engine, events, shown = LocalProcesses(1, root), Events(root), [0]
+def _run(stages: Sequence[Stage], root: Path, threads: int, quiet: bool) -> None:
+    engine, events, shown = LocalProcesses(1, root, threads), Events(root), [0]
     with ProgressBar("measuring", len(stages), "short runs", quiet=quiet) as bar:
 
         def tick(outcome: Any, running: Any) -> None:

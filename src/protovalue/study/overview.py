@@ -1,7 +1,7 @@
 """`pvn study status` and `pvn study plan`: how far a study is, and what it will cost."""
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from protovalue.config import StudyPlanConfig, StudyStatusConfig
@@ -85,19 +85,11 @@ def _totals(study: Study, laid_out: Plan, found: Mapping[str, Estimate], rates: 
     print(f"\n{'':<14} {'stages':>7} {'one after another':>18}")
     for kind in dict.fromkeys(stage.kind for stage in laid_out.stages):
         own = [stage for stage in laid_out.stages if stage.kind == kind]
-        missing = [stage for stage in own if stage.id not in known]
-        time = duration(sum(known.get(stage.id, 0.0) for stage in own)) if len(missing) < len(own) else "not known"
-        more = f" and {len(missing)} not known" if 0 < len(missing) < len(own) else ""
-        print(f"{kind:<14} {len(own):>7} {time:>18}{more}")
-    print(f"{'all':<14} {len(laid_out.stages):>7} {duration(sum(known.values())):>18}")
+        print(f"{kind:<14} {len(own):>7} {_total(own, known)}")
+    print(f"{'all':<14} {len(laid_out.stages):>7} {_total(laid_out.stages, known)}")
     encoders = len({cell.encoder for cell in laid_out.cells if cell.encoder})
     print(f"{encoders} encoders, {sum(len(cell.seeds) for cell in laid_out.cells)} agents")
-    hours = sum(known.get(stage.id, 0.0) for stage in left) * study.threads / 3600
-    wall = makespan(left, known, jobs)
-    print(
-        f"left: {len(left)} stages, {hours:,.1f} processor-hours at {study.threads} thread(s) a stage, "
-        f"{duration(wall)} with --jobs {jobs}"
-    )
+    print(f"left: {_left(left, known, study.threads, jobs)}")
     sources = Counter(rate.source for rate in rates.values() if rate.source)
     print("rates from " + " and ".join(sources) if sources else "no rate is known: --measure auto measures them")
     if any(one.scaled for one in found.values()):
@@ -109,3 +101,30 @@ def _totals(study: Study, laid_out: Plan, found: Mapping[str, Estimate], rates: 
         print("evaluations are not estimated before one is done: how long an episode is depends on the agent")
     else:
         print("evaluations were estimated as measured; episodes of better agents may be longer")
+
+
+def _total(stages: Sequence[Stage], known: Mapping[str, float]) -> str:
+    """Write the sum of the stages' times; where some are not known, it is a lower bound and says so."""
+    missing = sum(stage.id not in known for stage in stages)
+    if missing == len(stages):
+        return f"{'not known':>18}"
+    time = duration(sum(known.get(stage.id, 0.0) for stage in stages))
+    return f"{'at least ' + time:>18}, {_not_estimated(missing, stages)}" if missing else f"{time:>18}"
+
+
+def _left(left: Sequence[Stage], known: Mapping[str, float], threads: int, jobs: int) -> str:
+    """Write what is still to be done, in processor time and by the clock."""
+    missing = sum(stage.id not in known for stage in left)
+    if not left:
+        return "nothing"
+    if missing == len(left):
+        return f"{len(left)} stages, their time is not known"
+    hours = sum(known.get(stage.id, 0.0) for stage in left) * threads / 3600
+    least = "at least " if missing else ""
+    cost = f"{least}{hours:,.1f} processor-hours at {threads} thread(s) a stage"
+    wall = f"{least}{duration(makespan(left, known, jobs))} with --jobs {jobs}"
+    return f"{len(left)} stages, {cost}, {wall}" + (f", {_not_estimated(missing, left)}" if missing else "")
+
+
+def _not_estimated(missing: int, stages: Sequence[Stage]) -> str:
+    return f"{missing} of {len(stages)} stages not estimated"

@@ -18,6 +18,7 @@ from protovalue.runs import config_fields
 from protovalue.study.file import DQN, IMPORTS, RANDOM, RANDOM_KEEPS, MethodEntry, Study, fill
 from protovalue.study.settings import words
 
+FORMAT, VERSION = "protovalue study", 1
 DIGITS = 8  # hex digits of a content address: 46 games x 1,000 stages collide with a probability below one in a million
 # What does not change a result is not part of an address: what a run may change when it is resumed, but for its length.
 PRETRAIN_IGNORED = {*PRETRAIN_MAY_CHANGE} - {"steps"}
@@ -56,18 +57,20 @@ class Stage:
             "folder": self.folder,
             "needs": list(self.needs),
             "command": list(self.command),
+            "expect": dict(self.expect),
         }
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One pretrained encoder with all its agents, or one run of end-to-end agents: the unit of statistics."""
+    """One pretrained encoder with all its agents, or one end-to-end agent: the unit of statistics."""
 
     env: str
     method: str
     width: int
     tasks: int | None
     data_seed: int | None
+    """None for an encoder that does not learn from data."""
     pretraining_seed: int | None
     seeds: tuple[int, ...]
     data: str | None
@@ -87,8 +90,8 @@ class Plan:
     def fields(self, study: Study) -> dict[str, Any]:
         """Return study.json."""
         return {
-            "format": "protovalue study",
-            "version": 1,
+            "format": FORMAT,
+            "version": VERSION,
             "name": study.name,
             "title": study.title,
             "file": study.text,
@@ -152,20 +155,23 @@ class _Planner:
         return stage.id
 
     def encoder_cells(self, env: str, entry: MethodEntry) -> Iterator[Cell]:
-        for data_seed in self.study.seeds.data:
-            data = self.data(env, data_seed)
+        """Plan the cells of a method; an encoder that does not learn from data is there once, not once per data set."""
+        for number, data_seed in enumerate(self.study.seeds.data):
             for width in (None,) if "width" in entry.settings else self.study.widths:
-                grid = self.study.tasks if entry.has_tasks and "tasks" not in entry.settings else (None,)
-                for tasks in grid:
+                for tasks in entry.grid(self.study.tasks):
+                    learns = entry.learns(tasks)
+                    if number and not learns:
+                        continue
+                    data = self.data(env, data_seed)  # also measures the scale of features that were not learned
                     for seed in self.study.seeds.pretraining:
-                        yield self.encoder_cell(env, entry, data, data_seed, width, tasks, seed)
+                        yield self.encoder_cell(env, entry, data, data_seed if learns else None, width, tasks, seed)
 
     def encoder_cell(
         self,
         env: str,
         entry: MethodEntry,
         data: _Data,
-        data_seed: int,
+        data_seed: int | None,
         width: int | None,
         tasks: int | None,
         seed: int,
@@ -254,7 +260,7 @@ class _Planner:
         given = {**study.pretrain, **entry.settings}
         if width is not None:
             given["width"] = width
-        untrained = entry.method == RANDOM or tasks == 0 or given.get("tasks") == 0
+        untrained = entry.untrained(tasks)
         method = RANDOM if untrained else entry.method
         if untrained:  # without tasks the encoder stays as it was drawn, whatever the training would have been
             given = {name: value for name, value in given.items() if name in RANDOM_KEEPS}

@@ -144,5 +144,22 @@ def estimates(stages: Sequence[Stage], rates: Rates, environments: Iterable[str]
     return {stage.id: estimate(stage, rates, _env(stage, families)) for stage in stages}
 
 
+def filled(stages: Sequence[Stage], found: Mapping[str, Estimate]) -> dict[str, float]:
+    """Return seconds for every stage, or for none if nothing is known.
+
+    One that is not estimated counts as the mean of its kind, or of all where its kind is not known at all.
+    """
+    known = {stage.id: seconds for stage in stages if (seconds := found[stage.id].seconds) is not None}
+    if not known:
+        return {}
+    kinds: dict[str, list[float]] = defaultdict(list)
+    for stage in stages:
+        if stage.id in known:
+            kinds[stage.kind].append(known[stage.id])
+    means = {kind: sum(times) / len(times) for kind, times in kinds.items()}
+    overall = sum(known.values()) / len(known)
+    return {stage.id: known.get(stage.id, means.get(stage.kind, overall)) for stage in stages}
+
+
 def _env(stage: Stage, families: Mapping[str, str]) -> str | None:
     return next((families[word] for word in stage.rate.split() if word in families), None)

@@ -1,5 +1,6 @@
 """Settings between a study file, the config dataclasses and the command line."""
 
+import math
 import types
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import MISSING, Field, fields
@@ -80,6 +81,8 @@ def _convert(value: Any, hint: Any) -> Any:
     wanted = str if hint is Path else hint
     if not isinstance(value, wanted) or (isinstance(value, bool) and hint is not bool):
         raise ValueError(plain[hint])
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError("a finite number")
     return Path(value) if hint is Path else value
 
 

@@ -1,0 +1,54 @@
+"""What `pvn study plan` says of the total: a sum where all is known, a bound where some is, nothing where none is."""
+
+import pytest
+
+from protovalue.cli import main
+from protovalue.study.plan import plan
+from protovalue.study.rates import MEASURED, Rate, remember
+from tests.study.helpers import TINY, parse
+
+
+@pytest.fixture
+def printed(tmp_path, capsys):
+    """Return what the plan of TINY prints, by the first word of each line."""
+
+    def run() -> dict[str, str]:
+        file = tmp_path / "study.toml"
+        file.write_text(TINY)
+        words = ["study", "plan", str(file), "--out", str(tmp_path / "out"), "--measure", "no", "--jobs", "2"]
+        assert main(words) == 0
+        lines = [line for line in capsys.readouterr().out.splitlines() if line]
+        return {line.split()[0]: " ".join(line.split()[1:]) for line in lines}
+
+    return run
+
+
+def test_nothing_known(printed):
+    lines = printed()
+    assert lines["collect"] == "1 not known"
+    assert lines["all"] == "16 not known"
+    assert lines["left:"] == "16 stages, their time is not known"
+
+
+def test_some_known(printed):
+    # an hour for 300 transitions, and 10 s for the start of each of two of the four encoders
+    remember({"collect minatar": Rate(12.0, 0.0, MEASURED)})
+    remember({"pretrain random minatar minatar x1 threads 1": Rate(0.0, 10.0, MEASURED)})
+    lines = printed()
+    assert lines["collect"] == "1 60 min"
+    assert lines["pretrain"] == "4 at least 20 s, 2 of 4 stages not estimated"
+    assert lines["all"] == "16 at least 60 min, 13 of 16 stages not estimated"
+    assert lines["left:"] == (
+        "16 stages, at least 1.0 processor-hours at 1 thread(s) a stage, at least 60 min with --jobs 2, "
+        "13 of 16 stages not estimated"
+    )
+
+
+def test_all_known(printed, tmp_path):
+    rates = {stage.rate for stage in plan(parse(TINY), tmp_path).stages}
+    rates |= {stage.passes_rate for stage in plan(parse(TINY), tmp_path).stages if stage.passes}
+    remember({rate: Rate(0.0, 2.0, MEASURED) for rate in rates})
+    lines = printed()
+    assert lines["all"] == "16 32 s"
+    # the agents of four encoders and dqn, two at a time: 16 stages of 2 s
+    assert lines["left:"] == "16 stages, 0.0 processor-hours at 1 thread(s) a stage, 16 s with --jobs 2"
