@@ -53,7 +53,7 @@ def test_games_without_human_scores_are_left_out_and_named():
     assert with_human_scores(games) == (["atari/Pong", "Alien"], ["atari/Carnival", "Pooyan", "atari/Venture"])
     kept, left_out = with_human_scores(paper_scores()["pvn"])
     assert (len(kept), left_out) == (44, ["Carnival", "Pooyan"])
-    with pytest.raises(UserError, match="atari/Carnival: there is no human score"):
+    with pytest.raises(UserError, match="atari/Carnival: the table of human scores has none"):
         human_normalised("atari/Carnival", 1.0)
 
 

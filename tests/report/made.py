@@ -1,7 +1,7 @@
 """Run folders and studies written by hand, as the commands leave them, for tests of what reads them."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +24,11 @@ def run(
     env: str,
     returns: Sequence[float],
     encoder: Path | str | None = None,
-    versions: Mapping[str, str] = VERSIONS,
+    versions: Mapping[str, str] | Sequence[Mapping[str, str]] = VERSIONS,
     steps: int = 3_000,
+    seeds: Sequence[int] | None = None,
+    evaluation: Mapping[str, Any] | None = None,
+    network: str = "minatar",
     done: bool = True,
     evaluated: bool = True,
     **settings: Any,
@@ -33,25 +36,40 @@ def run(
     """Write a finished, evaluated run of `pvn online`, or of `pvn dqn` where there is no encoder.
 
     The agents' training curves rise in three equal steps to their evaluation returns; in the first part the first
-    agent ends no episode.
+    agent ends no episode. `evaluation` changes what evaluation.json says.
     """
     folder.mkdir(parents=True)
-    kind = {"kind": "dqn"} if encoder is None else {"kind": "online", "encoder": str(encoder)}
-    config = {"env": env, "out": str(folder), "gamma": 0.99, **kind, **settings}
-    fields = {"format": FORMAT, "version": VERSION, "config": config, "versions": [dict(versions)]}
+    seeds = range(len(returns)) if seeds is None else seeds
+    kind: dict[str, Any] = {"kind": "dqn", "encoder": network}
+    if encoder is not None:
+        kind = {"kind": "online", "encoder": str(encoder), "encoder_checksum": f"that of {encoder}"}
+    config = {"env": env, "out": str(folder), "gamma": 0.99, "steps": steps, **kind, **settings}
+    history = [dict(versions)] if isinstance(versions, Mapping) else [dict(one) for one in versions]
+    fields = {"format": FORMAT, "version": VERSION, "config": config, "versions": history}
     write_json(folder / "config.json", fields)
     rows = []
     for part in (1, 2, 3):
-        own = {f"return/seed-{s}": value * part / 3 for s, value in enumerate(returns) if (part, s) != (1, 0)}
+        own = {
+            f"return/seed-{s}": value * part / 3 for s, value in zip(seeds, returns, strict=True) if (part, s) != (1, 0)
+        }
         rows.append(json.dumps({"step": steps * part // 3, "return": 0.5, **own}) + "\n")
     (folder / "metrics.jsonl").write_text("".join(rows))
     if done:
         write_json(folder / "done.json", {})
     if done and evaluated:
-        seeds = [{"seed": s, "mean_return": r, "returns": [r, r], "lengths": [9, 9]} for s, r in enumerate(returns)]
-        result = {"env": env, "env_options": {}, "steps": steps, "episodes": 2, "mean_return": 0.0, "seeds": seeds}
-        write_json(folder / "evaluation.json", result)
+        write_json(folder / "evaluation.json", played(env, returns, seeds, steps) | dict(evaluation or {}))
     return folder
+
+
+def played(env: str, returns: Sequence[float], seeds: Iterable[int] = (0,), steps: int = 3_000) -> dict[str, Any]:
+    """Return what `pvn evaluate` writes after two episodes of each seed."""
+    rows = [
+        {"seed": s, "mean_return": r, "returns": [r, r], "lengths": [9, 9]} for s, r in zip(seeds, returns, strict=True)
+    ]
+    return {
+        "env": env, "env_options": {"sticky": 0.1}, "steps": steps, "episodes": 2, "epsilon": 0.001, "seed": 0,
+        "mean_return": sum(returns) / len(returns), "seeds": rows,
+    }  # fmt: skip
 
 
 def study(folder: Path, cells: Sequence[Mapping[str, Any]], **fields: Any) -> Path:

@@ -3,6 +3,7 @@
 import csv
 import json
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -42,7 +43,7 @@ def study(tmp_path_factory):
         made.run(folder / f"dqn/{e}", env, [10.0, 12.0], steps=9_000)
         cells.append({"env": env, "method": "dqn", "pretraining_seed": None, "seeds": [0, 1], "run": f"dqn/{e}"})
     cells.append({"env": OTHER, "method": "pvn", "pretraining_seed": 2, "seeds": [0, 1], "run": "online/never"})
-    write_json(folder / "random.json", {"mean_return": 1.0})
+    write_json(folder / "random.json", made.played(ENV, [1.0]))
     return made.study(folder, cells, random_policy={ENV: "random.json"})
 
 
@@ -56,7 +57,11 @@ def out(study, tmp_path_factory):
 def test_every_part_is_written(out):
     assert set(files(out)) == {
         "index.html",
-        *(f"tables/{name}.{ending}" for name in ("games", "aggregates") for ending in ("md", "csv", "tex")),
+        *(
+            f"tables/{name}.{ending}"
+            for name in ("games", "aggregates", "improvement")
+            for ending in ("md", "csv", "tex")
+        ),
         *(
             f"figures/{name}.{ending}"
             for name in ("aggregates", "profile", "games", "curves-minatar-breakout", "curves-minatar-freeway")
@@ -90,11 +95,36 @@ def test_the_same_runs_give_the_same_bytes_and_the_headline_is_printed(study, ou
     assert str(tmp_path / "index.html") in printed
 
 
+def test_another_report_in_the_same_folder_leaves_nothing_of_the_first(study, out, tmp_path):
+    folder = tmp_path / "report"
+    shutil.copytree(out, folder)
+    (folder / "mine.txt").write_text("kept")
+    (folder / "figures" / "mds-minatar-breakout.png").write_bytes(b"old")
+    (folder / "mds.json").write_text("{}")
+    made.run(tmp_path / "r", ENV, [1.0], "random:minatar:1")
+    assert main(["report", str(tmp_path / "r"), "--out", str(folder), "--features", "none"]) == 0
+    assert set(files(folder)) == {
+        "index.html",
+        "mine.txt",
+        *(f"tables/games.{ending}" for ending in ("md", "csv", "tex")),
+        *(f"figures/{name}.{ending}" for name in ("games", "curves-minatar-breakout") for ending in ("png", "svg")),
+    }
+
+
 def test_versions_that_differ_between_methods_are_said(tmp_path, capsys):
     made.run(tmp_path / "r", ENV, [1.0], "random:minatar:1")
     made.run(tmp_path / "d", ENV, [1.0], versions={"protovalue": "0.0.9", "torch": "2.13.0"})
     assert main(["report", str(tmp_path), "--out", str(tmp_path / "o"), "--features", "none"]) == 0
     assert "note: the runs were made with several versions of protovalue: 0.0.9, 0.1.0" in capsys.readouterr().out
+
+
+def test_a_method_may_be_called_anything(tmp_path):
+    folder = tmp_path / "study"
+    made.run(folder / "online/r", ENV, [1.0, 2.0], "random:minatar:1")
+    cell = {"env": ENV, "method": "random", "seeds": [0, 1], "run": "online/r", "encoder": None}
+    made.study(folder, [cell], methods={"random": {"title": r"a $\foo$ b_{2} $"}}, normalise="none")
+    assert main(["report", str(folder), "--out", str(tmp_path / "o"), "--features", "none"]) == 0
+    assert r"a $\foo$ b_{2} $" in (tmp_path / "o/index.html").read_text()
 
 
 def test_the_paper_s_aggregates(capsys):
@@ -172,6 +202,21 @@ def test_looking_at_the_first_encoder_alone(real):
     assert looked.galleries[0].frames[0].startswith(b"\x89PNG")
     assert len(looked.galleries[0].frames) == len(looked.galleries[0].steps)
     assert "best agent of dqn" in looked.galleries[0].player
+
+
+def test_agents_of_several_runs_on_one_encoder_are_found_where_they_are(real, tmp_path):
+    config = OnlineConfig(
+        env=ENV, out=tmp_path / "more", encoder="random:minatar:1:0", seeds="5", steps=60, replay_min=20, replay_size=50
+    )
+    evaluate_run(EvaluateConfig(train_online(config, quiet=True), 2), quiet=True)
+    results = read_results([real / "on-0", tmp_path / "more"])
+    (cell,) = results.cells
+    assert cell.seeds == (0, 1, 5)
+    assert [cell.place(agent) for agent in range(3)] == [(real / "on-0", 0), (real / "on-0", 1), (tmp_path / "more", 0)]
+    best = replace(cell, returns=np.array([0.0, 0.0, 1.0]))
+    looked = look(replace(results, cells=(best,)), quiet=True)
+    assert looked.notes == ()
+    assert looked.galleries[0].player.startswith("the best agent of random")
 
 
 def test_an_agent_that_is_gone_gives_a_note_and_random_actions(real, tmp_path):

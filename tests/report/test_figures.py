@@ -1,6 +1,7 @@
 """Figures: the numbers are where they belong, colours stay, runs are counted, and files repeat byte for byte."""
 
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import matplotlib
@@ -84,6 +85,31 @@ def test_a_method_keeps_its_colour_and_the_yardstick_is_grey():
     assert figures.colours(METHODS[:3])[METHODS[1]] == colours[METHODS[1]]
     assert all(matplotlib.colors.is_color_like(colour) for colour in colours.values())
     assert set(figures.colours([str(i) for i in range(20)])) == {str(i) for i in range(20)}
+    twelve = [f"method {i}" for i in range(12)]
+    assert len(set(figures.colours([*twelve, "DQN"], "DQN").values())) == 13
+
+
+def test_the_bands_of_curves_are_in_the_panel_or_said_to_be_cut():
+    assert figures._with_bands(0.0, 10.0, []) == (0.0, 10.0, False)
+    assert figures._with_bands(0.0, 10.0, [-2.0, 14.0]) == (-2.0, 14.0, False)
+    assert figures._with_bands(0.0, 10.0, [-2.0, 400.0]) == (-2.0, 15.0, True)
+    made = results()
+    whole = figures.curves_figure(made, ENVS[0], figures.colours(METHODS, "DQN"))
+    # Encoders of a method end at 1.5 + p + m, p = 0, 1, 2: the band is 2 sd / sqrt(3) * 4.303 wide, 2.48 to each side.
+    # The highest curve is m = 6, whose band ends at 8.5 + 2.48.
+    assert whole.axes[0].get_ylim()[1] > 8.5 + 2.48
+    assert "cut" not in texts(whole)
+    two = figures.curves_figure(results(encoders=2), ENVS[0], figures.colours(METHODS, "DQN"))
+    assert "some are wider than the panel and cut" in texts(two)
+
+
+def test_a_name_with_dollars_is_drawn_as_it_is(tmp_path):
+    named = Results("r", "R", "none", (r"a $\foo$ b",), ENVS[:1], tuple(
+        replace(cell, method=r"a $\foo$ b") for cell in results(envs=ENVS[:1]).cells if cell.method == METHODS[0]
+    ))  # fmt: skip
+    figure = figures.curves_figure(named, ENVS[0], figures.colours(named.methods))
+    figures.save(figure, tmp_path, "curves")
+    assert r"a $\foo$ b" in texts(figure)
 
 
 def test_runs_are_counted(made):

@@ -203,6 +203,36 @@ def test_numbers_of_features_and_costs(made):
     ]  # 3725 s, 62 s and 7322 s
 
 
+def test_times_that_were_not_recorded_are_said(tmp_path: Path):
+    full = fake.report(tmp_path)
+    assert "stages, one after another: 1 h 30 min." in Page(write_page(full, tmp_path / "a.html")).text
+    results = replace(full.results, stages_without_time=1, attempts_without_time=2)
+    text = Page(write_page(replace(full, results=results), tmp_path / "b.html")).text
+    assert "It lacks the time of 1 finished stage and 2 attempts whose end was not recorded" in text
+
+
+def test_the_probability_of_improvement_is_shown(tmp_path: Path):
+    full = fake.report(tmp_path)
+    assert "improvement-table" not in Page(write_page(full, tmp_path / "a.html")).tables
+    better = {RANDOM: Estimate(0.75, 0.5, 0.875), DQN: Estimate(0.25)}
+    page = Page(write_page(replace(full, improvements=better), tmp_path / "b.html"))
+    assert [[cell["text"] for cell in row] for row in page.tables["improvement-table"][1:]] == [
+        [RANDOM, "0.75 0.50 to 0.88"],
+        [DQN, "0.25"],
+    ]
+    assert f"a run of {PVN} scores higher" in page.text
+
+
+def test_a_lone_method_is_not_the_best(tmp_path: Path):
+    full = fake.report(tmp_path)
+    several = write_page(full, tmp_path / "a.html").read_text()
+    table = several.split('id="aggregate-table"')[1].split("</table>")[0]
+    assert table.count("<b>") == 4
+    alone = replace(full, aggregates=tuple(row for row in full.aggregates if row.method != RANDOM))
+    page = write_page(alone, tmp_path / "b.html").read_text()
+    assert "<b>" not in page.split('id="aggregate-table"')[1].split("</table>")[0]
+
+
 def test_missing_runs_are_named(made):
     report, page = made
     rows = page.tables["missing-table"][1:]

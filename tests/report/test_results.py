@@ -1,6 +1,7 @@
 """Results: what a report reads out of run folders, and what it refuses or says."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -50,7 +51,9 @@ def test_a_training_curve_has_gaps_where_no_episode_ended(tmp_path):
 def test_cells_with_different_numbers_of_agents_are_cut_to_what_all_have(tmp_path):
     made.run(tmp_path / "a", ENV, [1.0, 2.0, 3.0], "random:minatar:1:0")
     made.run(tmp_path / "b", ENV, [4.0, 5.0], "random:minatar:1:1")
-    np.testing.assert_array_equal(read_results([tmp_path]).scores()["random"][ENV], [[1, 2], [4, 5]])
+    results = read_results([tmp_path])
+    np.testing.assert_array_equal(results.scores()["random"][ENV], [[1, 2], [4, 5]])
+    assert results.notes == (f"random in {ENV}: its encoders have 2 to 3 agents; the first 2 of each count",)
 
 
 def test_atari_is_human_normalised(tmp_path):
@@ -133,7 +136,7 @@ def a_study(folder, **fields):
 
 
 def test_a_study_is_read_with_its_titles_order_and_commands(tmp_path):
-    write_json(tmp_path / "random.json", {"mean_return": 0.25})
+    write_json(tmp_path / "random.json", made.played(ENV, [0.25]))
     _, folder = a_study(tmp_path, random_policy={ENV: "random.json", "minatar/freeway": "not/there.json"})
     results = read_results([folder])
     assert (results.title, results.normalise, results.methods) == ("A made study", "dqn", ("PVN", "DQN"))
@@ -179,12 +182,269 @@ def test_a_study_that_has_not_begun_says_so(tmp_path):
 
 def test_runs_of_one_method_with_other_settings_in_a_study_are_refused(tmp_path):
     cells, folder = a_study(tmp_path)
-    made.run(folder / "online/odd", ENV, [1.0], folder / "pretrain/pvn-1", batch_size=64)
+    made.run(folder / "online/odd", ENV, [1.0, 1.0], folder / "pretrain/pvn-1", batch_size=64)
     made.study(folder, [*cells, {**cells[1], "run": "online/odd"}])
     with pytest.raises(
         UserError, match="odd: agent.batch_size is 64, but None in .*both are PVN: a report does not mix"
     ):
         read_results([folder])
+
+
+def test_agents_of_several_runs_on_one_encoder_are_one_cell(tmp_path):
+    made.run(tmp_path / "a", ENV, [3.0, 6.0], "random:minatar:1:0")
+    made.run(tmp_path / "b", ENV, [9.0], "random:minatar:1:0", seeds=[2])
+    made.run(tmp_path / "c", ENV, [1.0, 1.0, 1.0], "random:minatar:1:1")
+    results = read_results([tmp_path])
+    np.testing.assert_array_equal(results.scores()["random"][ENV], [[3, 6, 9], [1, 1, 1]])  # two encoders, not three
+    cell = results.cells[0]
+    assert (cell.seeds, cell.runs) == ((0, 1, 2), (tmp_path / "a", tmp_path / "b"))
+    np.testing.assert_array_equal(cell.curve, [[np.nan, 2, 3], [2, 4, 6], [3, 6, 9]])
+    assert results.notes == ()
+
+
+def test_the_same_agents_twice_are_refused(tmp_path):
+    made.run(tmp_path / "a", ENV, [3.0, 6.0], "random:minatar:1:0")
+    made.run(tmp_path / "b", ENV, [3.0], "random:minatar:1:0", seeds=[1])
+    with pytest.raises(UserError, match=r"b: has the same encoder, settings and agent seed 1 as .*a, expected every"):
+        read_results([tmp_path])
+    assert len(read_results([tmp_path / "a", tmp_path / "a"]).cells) == 1  # the same folder, named twice
+    made.run(tmp_path / "dqn/a", ENV, [3.0], seeds=[4])
+    made.run(tmp_path / "dqn/b", ENV, [3.0], seeds=[4])
+    with pytest.raises(UserError, match=r"dqn/b: has the same environment, settings and agent seed 4 as .*dqn/a"):
+        read_results([tmp_path / "dqn"])
+
+
+def test_end_to_end_agents_of_other_settings_are_not_the_same(tmp_path):
+    made.run(tmp_path / "a", ENV, [3.0], gamma=0.9)
+    made.run(tmp_path / "b", ENV, [3.0], gamma=0.99)
+    assert read_results([tmp_path]).methods == ("dqn, gamma 0.9", "dqn, gamma 0.99")
+
+
+def test_a_study_below_a_folder_of_runs_is_refused(tmp_path):
+    a_study(tmp_path / "x/study")
+    made.run(tmp_path / "r", ENV, [1.0], "random:minatar:1")
+    with pytest.raises(UserError, match=r"x/study: found a study among loose runs, expected `pvn report .*x/study`"):
+        read_results([tmp_path])
+    made.run(tmp_path / "z/r", ENV, [1.0], "random:minatar:1")
+    (tmp_path / "z/y").mkdir()
+    (tmp_path / "z/y/study.json").write_text('{"of": "somebody else"}')
+    assert len(read_results([tmp_path / "z"]).cells) == 1
+
+
+def test_encoders_that_are_the_same_count_once_in_a_study(tmp_path):
+    """As those of method random do, which learns nothing from the data sets of two data seeds."""
+    cells, folder = a_study(tmp_path)
+    made.run(folder / "online/again", ENV, [1.5, 3.5], folder / "pretrain/pvn-0")
+    made.study(folder, [*cells, {**cells[0], "data_seed": 1, "run": "online/again"}])
+    results = read_results([folder])
+    np.testing.assert_array_equal(results.scores()["PVN"][ENV], [[1, 3], [5, 7]])
+    assert results.notes == (f"PVN in {ENV}: again has the same encoder and agents as pvn-0 and does not count again",)
+
+
+@pytest.mark.parametrize(
+    ("evaluation", "name"),
+    [
+        ({"epsilon": 1.0}, "random, evaluation epsilon 1.0"),
+        ({"seed": 7}, "random, evaluation seed 7"),
+        ({"episodes": 50}, "random, evaluation episodes 50"),
+        ({"env_options": {"sticky": 0.25}}, "random, sticky 0.25"),
+    ],
+)
+def test_loose_runs_that_were_evaluated_otherwise_are_other_methods(tmp_path, evaluation, name):
+    made.run(tmp_path / "a", ENV, [1.0], "random:minatar:1:0")
+    made.run(tmp_path / "b", ENV, [9.0], "random:minatar:1:1", evaluation=evaluation)
+    made.run(tmp_path / "d", ENV, [5.0])
+    methods = read_results([tmp_path]).methods
+    assert name in methods
+    assert len(methods) == 3
+    assert methods[0] != "dqn"  # it too says how it was evaluated
+
+
+def test_a_run_that_went_on_after_its_evaluation_is_missing(tmp_path):
+    made.run(tmp_path / "a", ENV, [1.0], "random:minatar:1:0")
+    made.run(tmp_path / "b", ENV, [1.0], "random:minatar:1:1", evaluation={"steps": 1_500})
+    (missing,) = read_results([tmp_path]).missing
+    assert missing.reason == f"{tmp_path / 'b'}: evaluated at step 1,500 of 3,000"
+
+
+def test_architectures_are_told_apart(tmp_path):
+    made.run(tmp_path / "a", ENV, [1.0], "random:minatar:1")
+    made.run(tmp_path / "b", ENV, [1.0], "random:nature:1")
+    made.run(tmp_path / "c", ENV, [1.0])
+    made.run(tmp_path / "d", ENV, [1.0], network="nature")
+    for seed, name in enumerate(("minatar", "nature")):
+        made.run(tmp_path / f"e{seed}", ENV, [1.0], made.encoder(tmp_path / f"p{seed}", "spr", seed, encoder=name))
+    assert read_results([tmp_path]).methods == (
+        "dqn, architecture minatar", "dqn, architecture nature", "random, architecture minatar",
+        "random, architecture nature", "spr, architecture minatar", "spr, architecture nature",
+    )  # fmt: skip
+
+
+def test_data_of_loose_encoders_are_told_apart_and_data_seeds_of_a_study_are_not(tmp_path):
+    encoders = [made.encoder(tmp_path / f"pretrain/{i}", seed=i, data_checksum=letter * 64) for i, letter in
+                enumerate("ab")]  # fmt: skip
+    for i, encoder in enumerate(encoders):
+        made.run(tmp_path / f"online/{i}", ENV, [1.0], encoder)
+    assert read_results([tmp_path]).methods == ("pvn, data checksum aaaaaaaa", "pvn, data checksum bbbbbbbb")
+    cells = [
+        {"env": ENV, "method": "pvn", "seeds": [0], "data_seed": i, "encoder": f"pretrain/{i}", "run": f"online/{i}"}
+        for i in range(2)
+    ]
+    assert read_results([made.study(tmp_path, cells)]).methods == ("PVN",)
+
+
+def test_every_version_that_a_run_or_its_encoder_saw_counts(tmp_path):
+    old = {"protovalue": "0.0.9", "torch": "2.13.0"}
+    made.run(tmp_path / "a", ENV, [1.0], "random:minatar:1:0")
+    made.run(tmp_path / "b", ENV, [1.0], "random:minatar:1:1", versions=[old, made.VERSIONS])
+    assert read_results([tmp_path]).methods == ("random, protovalue 0.0.9 then 0.1.0", "random, protovalue 0.1.0")
+    for seed, version in enumerate((old, made.VERSIONS)):
+        encoder = made.encoder(tmp_path / f"p/pretrain/{seed}", seed=seed)
+        fields = {"format": "protovalue run", "version": 1, "config": {"kind": "pretrain"}, "versions": [version]}
+        write_json(encoder / "config.json", fields)
+        made.run(tmp_path / f"p/online/{seed}", ENV, [1.0], encoder / "encoder" if seed else encoder)
+    methods = read_results([tmp_path / "p"]).methods
+    assert methods == ("pvn, pretrained with protovalue 0.0.9", "pvn, pretrained with protovalue 0.1.0")
+
+
+def test_versions_that_a_study_mixes_are_refused(tmp_path):
+    _, folder = a_study(tmp_path)
+    path = folder / "online/pvn-1/config.json"
+    fields = json.loads(path.read_text())
+    fields.pop("sha256")
+    write_json(path, {**fields, "versions": [{"protovalue": "0.0.9", "torch": "2.13.0"}, *fields["versions"]]})
+    with pytest.raises(UserError, match=r"pvn-1: version.protovalue is 0.0.9 then 0.1.0, but 0.1.0 in .*pvn-0"):
+        read_results([folder])
+
+
+def with_expect(folder, cells, **expect):
+    """Add the stages that evaluate the runs of a study, with what they are expected to hold."""
+    cells = [{**cell, "stages": [cell["run"], f"evaluate/{cell['run']}"]} for cell in cells]
+    made.study(folder, cells)
+    study = json.loads((folder / "study.json").read_text())
+    study.pop("sha256")
+    whole = {"episodes": 2, "epsilon": 0.001, "seed": 0, "steps": 3_000, **expect}
+    for cell in cells:
+        expected = {**whole, "file": f"{cell['run']}/evaluation.json"}
+        study["stages"].append(
+            {"id": f"evaluate/{cell['run']}", "kind": "evaluate", "folder": cell["run"], "needs": [],
+             "command": ["pvn"], "expect": expected}
+        )  # fmt: skip
+    study["stages"].append(
+        {"id": "random", "kind": "random-policy", "folder": "dqn/d", "needs": [], "command": ["pvn"],
+         "expect": {**whole, "epsilon": 1.0, "file": "random.json"}}
+    )  # fmt: skip
+    write_json(folder / "study.json", {**study, "random_policy": {ENV: "random.json"}})
+
+
+@pytest.mark.parametrize(
+    ("evaluation", "reason"),
+    [
+        ({"epsilon": 1.0}, "evaluated with epsilon 1.0, the study says 0.001"),
+        ({"episodes": 1}, "evaluated with episodes 1, the study says 2"),
+        ({"seed": 3}, "evaluated with seed 3, the study says 0"),
+        ({"steps": 30}, "evaluated at step 30 of 3,000"),
+    ],
+)
+def test_what_a_study_did_not_evaluate_so_is_missing(tmp_path, evaluation, reason):
+    cells, folder = a_study(tmp_path)
+    with_expect(folder, cells)
+    write_json(folder / "random.json", {**made.played(ENV, [0.25]), "epsilon": 1.0})
+    results = read_results([folder])
+    assert (results.missing, results.random_policy) == ((), {ENV: 0.25})
+    path = folder / "online/pvn-1/evaluation.json"
+    write_json(path, {**made.played(ENV, [5.0, 7.0], (0, 1)), **evaluation})
+    write_json(folder / "random.json", made.played(ENV, [0.25]))
+    results = read_results([folder])
+    (missing,) = results.missing
+    assert (missing.method, missing.pretraining_seed, missing.reason) == ("PVN", 1, reason)
+    assert results.random_policy == {}
+    said = f"the random policy of {ENV} is not used: evaluated with epsilon 0.001, the study says 1.0"
+    assert said in results.notes
+
+
+def test_a_cell_of_a_study_with_other_agents_is_missing(tmp_path):
+    cells, folder = a_study(tmp_path)
+    made.study(folder, [{**cells[0], "seeds": [0, 1, 2]}, *cells[1:]])
+    (missing,) = read_results([folder]).missing
+    assert missing.reason == "evaluated agents of seeds 0, 1, the study says 0, 1, 2"
+    assert missing.seeds == (0, 1, 2)
+
+
+def damage(path):
+    path.write_text(path.read_text().replace("5.0", "9.0"))
+
+
+def nothing(path):
+    write_json(path, {"env": ENV})
+
+
+def not_a_number(path):
+    write_json(path, made.played(ENV, [float("nan"), 1.0], (0, 1)))
+
+
+def no_encoder(path):
+    shutil.rmtree(path.parents[2] / "pretrain/pvn-1")
+
+
+def bad_metrics(path):
+    (path.parent / "metrics.jsonl").write_text("{}\nnot json\n")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (damage, "evaluation.json: damaged"),
+        (nothing, "evaluation.json: not an evaluation"),
+        (not_a_number, "mean return is nan, expected a finite number"),
+        (no_encoder, "pvn-1: found no encoder there"),
+        (bad_metrics, "metrics.jsonl: damaged"),
+    ],
+)
+def test_one_damaged_run_does_not_lose_the_others(tmp_path, spoil, reason):
+    _, folder = a_study(tmp_path / "study")
+    spoil(folder / "online/pvn-1/evaluation.json")
+    results = read_results([folder])
+    assert [cell.run.name for cell in results.cells] == ["pvn-0", "d"]
+    (missing,) = results.missing
+    assert reason in missing.reason
+    assert "\n" not in missing.reason
+    (folder / "study.json").unlink()  # the same runs, loose
+    (missing,) = read_results([folder]).missing
+    assert reason in missing.reason
+
+
+def test_lines_of_the_log_that_say_nothing_are_passed_over(tmp_path):
+    _, folder = a_study(tmp_path)
+    lines = ['{"stage": "dqn/d", "event": "done", "seconds": 4.0}', "garbage", "{}", "[]", "\x00"]
+    (folder / "events.jsonl").write_text("".join(f"{line}\n" for line in lines))
+    results = read_results([folder])
+    assert results.stage_seconds == {"dqn": 4.0}
+    assert "4 lines cannot be read" in results.notes[0]
+
+
+def test_what_has_no_recorded_time_is_counted(tmp_path):
+    _, folder = a_study(tmp_path)
+    events = [
+        {"stage": "online/pvn-0", "event": "start"},  # killed
+        {"stage": "online/pvn-0", "event": "start"},
+        {"stage": "online/pvn-0", "event": "done", "seconds": 5.0},
+        {"stage": "online/pvn-1", "event": "start"},  # killed when it was all but done
+    ]
+    (folder / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+    results = read_results([folder])
+    assert results.stage_seconds == {"online": 5.0}
+    assert (results.stages_without_time, results.attempts_without_time) == (2, 2)  # stages pvn-1 and dqn
+
+
+def test_foreign_files_are_passed_over_unless_they_are_named(tmp_path):
+    made.run(tmp_path / "runs/r", ENV, [1.0], "random:minatar:1")
+    (tmp_path / "runs/x").mkdir()
+    for text in ('{"format": 3}', "[]", "no json"):
+        (tmp_path / "runs/x/config.json").write_text(text)
+        assert len(read_results([tmp_path / "runs"]).cells) == 1
+        with pytest.raises(UserError, match=r"x/config.json: damaged"):
+            read_results([tmp_path / "runs/x"])
 
 
 def test_a_study_among_other_runs_is_refused(tmp_path):

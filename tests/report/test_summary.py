@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from protovalue.report import summary
-from protovalue.report.results import Cell, Results
+from protovalue.report.results import Cell, Missing, Results
 
 A, B = "minatar/breakout", "minatar/freeway"
 
@@ -82,7 +82,9 @@ def test_human_normalised_leaves_out_games_without_a_human():
     made = results([cell("PVN", "atari/Pong", [14.6]), cell("PVN", "atari/Carnival", [5])], "human")
     scale = summary.scale_of(made)
     assert scale.yardsticks == {"atari/Pong": (-20.7, 14.6)}
-    assert scale.notes == ("no published human score, so left out of the aggregates: atari/Carnival",)
+    assert scale.notes == (
+        "left out of the aggregates, because the package's table has no human score of them: atari/Carnival",
+    )
     np.testing.assert_allclose(summary.normalised_scores(made, scale)[0]["PVN"]["atari/Pong"], [[1.0]])
 
 
@@ -99,12 +101,13 @@ def test_per_game_by_hand():
     assert (pvn.mean.point, pvn.encoders, pvn.agents, pvn.episodes) == (7.0, 2, 2, 10)
     # Encoders' means 5 and 9: standard error 2, and t with one degree of freedom is 12.706.
     assert pvn.mean.low == pytest.approx(7 - 2 * 12.706, abs=1e-2)
-    assert pvn.best  # DQN does not compete
+    assert not pvn.best  # DQN does not compete, and one alone is not the best
     assert not scores["DQN", A].best
 
 
 def test_methods_that_saw_the_reward_do_not_compete():
-    made = results([cell("Reward", A, [9], family="reward"), cell("PVN", A, [3]), cell("DQN", A, [5], family="dqn")])
+    others = [cell("DQN", A, [5], family="dqn"), cell("SPR", A, [2], family="spr")]
+    made = results([cell("Reward", A, [9], family="reward"), cell("PVN", A, [3]), *others])
     assert summary.references(made) == ("Reward", "DQN")
     best = [score.method for score in summary.per_game(made, summary.Scale("", {}, ())) if score.best]
     assert best == ["PVN"]
@@ -196,6 +199,31 @@ def test_a_method_s_interval_does_not_depend_on_the_others():
     scores, _ = summary.normalised_scores(made, summary.scale_of(made))
     alone = summary.over_games({"PVN": scores["PVN"]}, 200)[0]
     assert alone == next(row for row in summary.over_games(scores, 200) if row.method == "PVN")
+
+
+def test_the_scale_says_how_many_agents_it_stands_on():
+    made = results(PAIR, random_policy={A: 2.0, B: 1.0})
+    assert "end-to-end DQN (1; mean of 2 agents)" in summary.scale_of(made).text
+    assert "taken as exact" in summary.scale_of(made).text
+    lost = Missing(A, "DQN", None, "not finished", (2, 3, 4))
+    scale = summary.scale_of(replace(made, missing=(lost, Missing(A, "PVN", 2, "not begun", (0, 1)))))
+    assert scale.notes == (f"{A}: the DQN that is 1 stands on 2 of 5 planned agents",)
+    one = [cell("PVN", A, [4]), cell("DQN", A, [9], family="dqn")]
+    assert "(1; one agent)" in summary.scale_of(results(one, random_policy={A: 2.0})).text
+
+
+def test_the_first_method_improves_on_the_others_by_hand():
+    scores = {
+        "PVN": {A: np.array([[1.0, 2.0], [3.0, 4.0]]), B: np.array([[5.0], [5.0]])},
+        "SPR": {A: np.array([[2.0], [0.0]]), B: np.array([[5.0], [6.0]])},
+        "BC": {A: np.zeros((2, 1)), B: np.zeros((2, 1))},
+    }
+    found = summary.improvements(scores, 100)
+    # A: 1 beats one of (2, 0), 2 beats one and meets one, 3 and 4 beat both: 6.5 of 8. B: two ties of four pairs.
+    assert found["SPR"].point == pytest.approx((6.5 / 8 + 1 / 4) / 2)
+    assert (found["BC"].point, found["BC"].low) == (1.0, 1.0)
+    assert list(found) == ["SPR", "BC"]
+    assert summary.improvements({}, 100) == {}
 
 
 def test_profiles_fall_from_one_to_zero():

@@ -1,14 +1,14 @@
 """What features are like: their picture in the plane, their rank, how smooth they are in time, what can be read out."""
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.spatial.distance import pdist, squareform
 from sklearn.linear_model import RidgeCV
-from sklearn.manifold import MDS, ClassicalMDS
+from sklearn.manifold import ClassicalMDS
 from sklearn.model_selection import GroupKFold
 from torch import Tensor
 
@@ -60,12 +60,11 @@ class Plane:
     """sqrt(sum (delta - d)^2 / sum delta^2) over all pairs: delta between features, d in the plane. 0 is exact."""
 
 
-def mds(features: NDArray[Any], method: Literal["classical", "metric"] = "classical", seed: int = 0) -> Plane:
-    """Place features (N, k) in the plane by multidimensional scaling.
+def mds(features: NDArray[Any]) -> Plane:
+    """Place features (N, k) in the plane by classical multidimensional scaling.
 
-    Classical: the two leading eigenvectors of the doubly centred matrix of squared distances. Metric: SMACOF, which
-    begins there and lowers the stress. `seed` is the generator's of the metric method. Signs are fixed: in each
-    coordinate the entry of largest magnitude is positive.
+    Coordinates are the two leading eigenvectors of the doubly centred matrix of squared distances. Signs are fixed: in
+    each coordinate the entry of largest magnitude is positive.
     """
     x = np.asarray(features, np.float64)
     between = pdist(x)
@@ -76,12 +75,6 @@ def mds(features: NDArray[Any], method: Literal["classical", "metric"] = "classi
         return Plane(points, 0.0)
     matrix = squareform(between)
     points = np.asarray(ClassicalMDS(n_components=2, metric="precomputed").fit_transform(matrix), np.float64)
-    if method == "metric":
-        scaling = MDS(
-            n_components=2, metric="precomputed", n_init=1, init="classical_mds", max_iter=300, eps=1e-6,
-            random_state=seed, normalized_stress=False,
-        )  # fmt: skip
-        points = np.asarray(scaling.fit_transform(matrix), np.float64)
     points = points - points.mean(axis=0)
     largest = points[np.abs(points).argmax(axis=0), [0, 1]]
     points = points * np.where(largest < 0, -1.0, 1.0)

@@ -63,7 +63,7 @@ def random_and_human(game: str) -> tuple[float, float]:
     """Return the mean returns of random actions and of a human in an Atari game."""
     found = _human_random().get(game_name(game))
     if found is None:
-        raise UserError(f"{game}: there is no human score for this game, so it cannot be human-normalised")
+        raise UserError(f"{game}: the table of human scores has none for this game, so it cannot be human-normalised")
     return found
 
 

@@ -14,6 +14,7 @@ from protovalue.files import write_json
 from protovalue.processes import one_thread
 from protovalue.progress import ProgressBar
 from protovalue.report import figures, summary, tables
+from protovalue.report.cells import THEN
 from protovalue.report.galleries import Looked, look
 from protovalue.report.model import (
     STATISTIC_TITLES,
@@ -34,6 +35,15 @@ from protovalue.report.summary import Scale
 
 MANY = 12  # methods, beyond which figures with a colour for each cannot be read
 PAGE, MDS = "index.html", "mds.json"
+# All that a report may write beside its page: what an earlier one left there and a new one does not have is removed.
+FILES = (
+    MDS,
+    *(f"tables/{name}.{end}" for name in ("games", "aggregates", "improvement", "features")
+      for end in ("md", "csv", "tex")),
+    *(f"figures/{name}.{end}"
+      for name in ("aggregates", "profile", "scaling", "ablations", "games", "curves-*", "mds-*")
+      for end in ("png", "svg")),
+)  # fmt: skip
 
 
 def report_command(config: ReportConfig) -> None:
@@ -61,6 +71,7 @@ def make_report(results: Results, config: ReportConfig, quiet: bool = False) -> 
         games = summary.per_game(results, scale)
         scores, left_out = summary.normalised_scores(results, scale)
         over = summary.over_games(scores, config.draws)
+        better = summary.improvements(scores, config.draws)
         looked = look(results, config.features, quiet)
         config.out.mkdir(parents=True, exist_ok=True)
         colours = figures.colours(results.methods, results.end_to_end)
@@ -68,7 +79,11 @@ def make_report(results: Results, config: ReportConfig, quiet: bool = False) -> 
         if len(results.methods) > MANY:
             notes.append(f"figures with a colour per method are left out: there are {len(results.methods)} methods")
         drawn = _draw(results, scale, games, scores, over, looked, colours, config, quiet)
-    _write_mds(looked, config.out / MDS)
+    written = [path for picture in drawn for path in (picture.png, picture.svg)]
+    written += _write_mds(looked, config.out / MDS)
+    listed = tuple(_write_tables(results, scale, over, better, looked.features, config.out / "tables"))
+    written += [path for table in listed for path in (table.markdown, table.csv, table.tex)]
+    _remove_others(config.out, written)
     return Report(
         results=results,
         colours=colours,
@@ -77,10 +92,11 @@ def make_report(results: Results, config: ReportConfig, quiet: bool = False) -> 
         aggregates=over,
         features=looked.features,
         pictures=tuple(drawn),
-        tables=tuple(_write_tables(results, scale, over, looked.features, config.out / "tables")),
+        tables=listed,
         galleries=looked.galleries,
         notes=tuple(dict.fromkeys(notes)),
         costs=tuple(Cost(stage, seconds) for stage, seconds in results.stage_seconds.items()),
+        improvements=better,
         headline=tuple(_headline(results, games, over, scale)),
         paper={env: found for env in results.envs if (found := paper_results(env))},
         references=summary.references(results),
@@ -186,8 +202,21 @@ def _draw(
     return pictures
 
 
+def _remove_others(out: Path, written: Sequence[Path]) -> None:
+    """Remove what an earlier report of other runs left."""
+    for pattern in FILES:
+        for path in out.glob(pattern):
+            if path not in written:
+                path.unlink()
+
+
 def _write_tables(
-    results: Results, scale: Scale, over: Sequence[Aggregate], features: Sequence[FeatureNumbers], folder: Path
+    results: Results,
+    scale: Scale,
+    over: Sequence[Aggregate],
+    better: Mapping[str, Estimate],
+    features: Sequence[FeatureNumbers],
+    folder: Path,
 ) -> Iterator[Table]:
     """Write every table in its three formats."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -196,6 +225,8 @@ def _write_tables(
     if over:
         note = f"{scale.text}. {_games(over)}; 95% intervals by a bootstrap of encoders, and agents within them."
         made["aggregates"] = tables.aggregates({row.method: row.statistics for row in over}, apart, note=note)
+    if better:
+        made["improvement"] = tables.improvement(over[0].method, better, _games(over))
     if features:
         made["features"] = _feature_table(features)
     for name, table in made.items():
@@ -232,10 +263,10 @@ def _feature_table(features: Sequence[FeatureNumbers]) -> tables.Table:
     return tables.Table("What the features are like", columns, rows, note)
 
 
-def _write_mds(looked: Looked, path: Path) -> None:
-    """Write the points of the MDS pictures, for plots of one's own."""
+def _write_mds(looked: Looked, path: Path) -> list[Path]:
+    """Write the points of the MDS pictures, for plots of one's own; return the file, if there are any."""
     if not looked.galleries:
-        return
+        return []
     shown = [
         {
             "env": gallery.env,
@@ -255,6 +286,7 @@ def _write_mds(looked: Looked, path: Path) -> None:
         for gallery in looked.galleries
     ]
     write_json(path, {"format": "protovalue mds", "version": 1, "games": shown})
+    return [path]
 
 
 def _headline(results: Results, games: Sequence[GameScore], over: Sequence[Aggregate], scale: Scale) -> Iterator[str]:
@@ -290,8 +322,10 @@ def _runs(score: GameScore) -> str:
 
 def _about_versions(cells: Sequence[Cell]) -> Iterator[str]:
     """Say which versions made the runs, if there are several."""
-    for name in ("protovalue", "torch"):
-        found = sorted({str(cell.settings.get(f"version.{name}")) for cell in cells})
+    for name in ("protovalue", "torch", "ale-py", "minatar", "gymnasium"):
+        keys = (f"version.{name}", f"encoder.pretrained with {name}")
+        texts = {str(cell.settings[key]) for cell in cells for key in keys if key in cell.settings}
+        found = sorted({version for text in texts for version in text.split(THEN)})
         if len(found) > 1:
             yield f"the runs were made with several versions of {name}: {', '.join(found)}"
 

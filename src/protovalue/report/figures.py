@@ -24,11 +24,15 @@ from protovalue.report.results import Cell, Results
 from protovalue.report.summary import ScalingPoint, training_curve
 
 # Okabe and Ito's palette, safe for colour-blind readers, without the yellow that white paper swallows.
-PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#882255", "#999933")
+# Colours of Paul Tol's follow, so that there are as many as methods in a figure.
+PALETTE = (
+    "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#882255", "#999933", "#332288", "#661100",
+    "#44AA99", "#BBBBBB",
+)  # fmt: skip
 END_TO_END_COLOUR = "#3b3f46"
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 LINES: tuple[Any, ...] = ("-", "--", "-.", (0, (5, 1, 1, 1, 1, 1)))
-TIMES = "\N{MULTIPLICATION SIGN}"
+TIMES, TAU = "\N{MULTIPLICATION SIGN}", "\N{GREEK SMALL LETTER TAU}"
 INK, GREY, GRID = "#22262b", "#59636e", "#e4e6ea"
 STYLE: Any = {
     "font.size": 10.5,
@@ -43,6 +47,7 @@ STYLE: Any = {
     "axes.unicode_minus": True,
     "figure.facecolor": "white",
     "savefig.facecolor": "white",
+    "text.parse_math": False,  # a method may be called anything, "$" included
 }
 WIDTH = 10.0  # inches; at DPI this is 1,200 pixels
 DPI = 120
@@ -137,7 +142,7 @@ def profile_figure(profiles: Mapping[str, Profile], colour: Mapping[str, str], s
     for i, (method, profile) in enumerate(profiles.items()):
         axes.plot(profile.taus, profile.share, color=colour[method], linestyle=LINES[i % len(LINES)], linewidth=1.9)
         axes.fill_between(profile.taus, profile.low, profile.high, color=colour[method], alpha=0.16, linewidth=0)
-    axes.set(xlabel="normalised score $\\tau$", ylabel="share of runs with score > $\\tau$", ylim=(-0.02, 1.02))
+    axes.set(xlabel=f"normalised score {TAU}", ylabel=f"share of runs with score > {TAU}", ylim=(-0.02, 1.02))
     axes.margins(x=0)
     axes.set_title("Performance profiles")
     handles = [
@@ -155,7 +160,7 @@ def games_figure(results: Results, per_game: Sequence[GameScore], colour: Mappin
     envs, methods = results.envs, results.methods
     columns = min(len(envs), 3 if len(envs) <= 9 else 6)
     rows = -(-len(envs) // columns)
-    named = len(envs) <= 9 and len(methods) <= 8  # otherwise colours alone say which bar is whose
+    named = len(envs) <= 9  # otherwise colours alone say which bar is whose
     tall = (0.9 + 0.42 * len(methods)) if named else 2.0
     figure, panels = _panels(rows, columns, rows * tall + 0.7, sharey=True)
     table, returns = {(score.env, score.method): score for score in per_game}, results.scores()
@@ -205,7 +210,7 @@ def curves_figure(results: Results, env: str, colour: Mapping[str, str], cloning
     frozen = [cell.steps for cell in cells if cell.method != end]
     longest = max(frozen or [cell.steps for cell in cells])
     figure, (axes,) = _panels(1, 1, 4.6, width=8.6)
-    handles, extent = [], [0.0]
+    handles, extent, bands = [], [0.0], []
     for i, method in enumerate(results.methods):
         own = results.of(method, env)
         if not own:
@@ -227,8 +232,9 @@ def curves_figure(results: Results, env: str, colour: Mapping[str, str], cloning
         axes.fill_between(curve.steps, curve.low, curve.high, color=shade, alpha=0.16, linewidth=0)
         handles.append(Line2D([], [], color=shade, linestyle=line, linewidth=1.9, label=_wrapped(method, 34)))
         extent += [curve.lowest, curve.highest]
+        bands += [float(edge) for edge in (*curve.low, *curve.high) if np.isfinite(edge)]
     axes.set_xlim(0, longest)
-    low, high = min(extent), max(extent)
+    low, high, cut = _with_bands(min(extent), max(extent), bands)
     axes.set_ylim(low - 0.04 * (high - low), high + 0.06 * (high - low) or 1.0)
     axes.xaxis.set_major_formatter(FuncFormatter(_thousands))
     axes.set(xlabel="agent steps", ylabel="return per episode, in training")
@@ -237,9 +243,16 @@ def curves_figure(results: Results, env: str, colour: Mapping[str, str], cloning
     _foot(
         figure,
         f"{_sentence(stands_on(cells))}. Points: means over the episodes since the point before. "
-        "Bands: 95% Student intervals over encoders.",
+        f"Bands: 95% Student intervals over encoders{'; some are wider than the panel and cut' if cut else ''}.",
     )
     return figure
+
+
+def _with_bands(low: float, high: float, bands: Sequence[float]) -> tuple[float, float, bool]:
+    """Widen the range of lines to that of their bands, but not so far that the lines have less than half of it."""
+    room = 0.5 * (high - low)
+    lowest, highest = min([low, *bands]), max([high, *bands])
+    return max(lowest, low - room), min(highest, high + room), lowest < low - room or highest > high + room
 
 
 @_styled
@@ -266,7 +279,7 @@ def scaling_figure(points: Sequence[ScalingPoint], ylabel: str, runs: str, note:
         levels = [p.estimate.point for p in points if p.panel == panel]
         room = 0.3 * (max(levels) - min(levels)) or 0.1
         axes.set_ylim(min(levels) - room, max(levels) + room)  # wider bands are cut: lines are what is compared
-        axes.set(xlabel="number of tasks $m$", ylabel=ylabel, title=game_title(panel))
+        axes.set(xlabel="number of tasks m", ylabel=ylabel, title=game_title(panel))
         axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
     for axes in panels[len(panels_of) :]:
         axes.set_visible(False)

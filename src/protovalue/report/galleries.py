@@ -131,10 +131,10 @@ def _play(results: Results, env: str, options: dict[str, Any], notes: list[str])
     yardstick = [cell for cell in cells if cell.method == results.end_to_end]
     best = max(yardstick or cells, key=lambda cell: (float(cell.returns.max()), str(cell.run)))
     agent: Agent | None = None
-    which = int(best.returns.argmax())
+    run, which = best.place(int(best.returns.argmax()))
     player = f"the best agent of {best.method} (mean return {best.returns.max():.3g})"
     try:
-        game, agent, _, _ = load_agent(best.run, 1)
+        game, agent, _, _ = load_agent(run, 1)
         game.close()
     except UserError as error:
         notes.append(f"the trajectory of {env} is that of random actions, because its best agent is not there: {error}")

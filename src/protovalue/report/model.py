@@ -161,6 +161,8 @@ class Report:
     notes: tuple[str, ...]
     """What a reader must know: environments left out, settings that differ, runs without encoder."""
     costs: tuple[Cost, ...]
+    improvements: Mapping[str, Estimate] = field(default_factory=dict)
+    """Probability that a run of the first method scores higher than one of another, by that other method."""
     headline: tuple[str, ...] = ()
     """The lines that the command prints: numbers with intervals, per game and over games."""
     paper: Mapping[str, Mapping[str, float]] = field(default_factory=dict)

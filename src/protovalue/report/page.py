@@ -16,7 +16,7 @@ from protovalue.files import write_atomic
 from protovalue.report.explorer import Explorer, explorer, time_colours
 from protovalue.report.model import STATISTIC_TITLES, STATISTICS, Estimate, GameScore, Picture, Report, Spread
 from protovalue.report.results import Cell
-from protovalue.report.wording import MINUS, duration, headline, interval, number, plural, rivals
+from protovalue.report.wording import MINUS, duration, headline, interval, number, plural
 
 LIMIT = 10_000_000  # bytes of a page
 SHARP = 400_000  # bytes up to which a figure is worth having as SVG
@@ -86,12 +86,14 @@ def _facts(report: Report, folder: Path) -> dict[str, object]:
         "colours": {name: _colour(report.colours.get(name)) for name in results.methods},
         "statistics": [STATISTIC_TITLES[name] for name in STATISTICS],
         "aggregates": _aggregate_rows(report),
+        "improvements": {name: _number(estimate) for name, estimate in report.improvements.items()},
         "games": _game_table(report),
         "features": _feature_rows(report),
         "cells": _cells_by_env(results.cells),
         "shared": _shared_settings(results.cells),
         "differing": _differing_settings(results.cells, results.methods),
         "time_by_method": _time_by_method(results.cells, results.methods),
+        "untimed": _untimed(report),
         "total_seconds": sum(cost.seconds for cost in report.costs),
         "tables": _links(report, folder),
         "notes": tuple(dict.fromkeys((*report.notes, *results.notes))),
@@ -118,7 +120,7 @@ def _counts(report: Report) -> list[tuple[str, str]]:
         ("encoders", f"{len(encoders):,}" if encoders else ""),
         ("agents", f"{agents:,}" if agents else ""),
         ("evaluation episodes", f"{episodes:,}" if episodes else ""),
-        ("machine time", duration(seconds) if seconds else ""),
+        ("recorded machine time", duration(seconds) if seconds else ""),
         ("runs without result", f"{len(report.results.missing):,}" if report.results.missing else ""),
     ]
     return [(name, value) for name, value in counts if value]
@@ -130,8 +132,9 @@ def _number(estimate: Estimate, best: bool = False, note: str = "") -> Number:
 
 
 def _aggregate_rows(report: Report) -> list[dict[str, object]]:
-    """One row per method; the best of those that compete is marked in each column."""
-    competing = rivals(report, report.aggregates)
+    """One row per method; the best of several that compete is marked in each column."""
+    competing = [row for row in report.aggregates if row.method not in report.references]
+    competing = competing if len(competing) > 1 else []
     best = {}
     for name in STATISTICS:
         points = [row.statistics[name].point for row in competing]
@@ -256,6 +259,15 @@ def _differing_settings(cells: Sequence[Cell], methods: Sequence[str]) -> dict[s
     own = {method: [cell for cell in cells if cell.method == method] for method in methods}
     present = [method for method in methods if own[method]]
     return {"methods": present, "rows": [(name, [_values(own[method], name) for method in present]) for name in names]}
+
+
+def _untimed(report: Report) -> str:
+    """Say what the recorded times do not hold; empty where nothing is known to be missing."""
+    stages, attempts = report.results.stages_without_time, report.results.attempts_without_time
+    parts = [plural(stages, "finished stage")] if stages else []
+    if attempts:
+        parts.append(f"{plural(attempts, 'attempt')} whose end was not recorded (killed, or still running)")
+    return " and ".join(parts)
 
 
 def _time_by_method(cells: Sequence[Cell], methods: Sequence[str]) -> list[tuple[str, int, float]]:

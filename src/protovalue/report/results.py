@@ -1,72 +1,26 @@
 """What a report is about: finished runs read back from a study folder, or from loose run folders, as cells."""
 
 import json
+import os
 import shlex
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from protovalue.encoder import CONFIG as ENCODER_CONFIG
 from protovalue.errors import UserError
 from protovalue.files import read_json
-from protovalue.runs import CONFIG, FORMAT, read_metrics, read_run
+from protovalue.report.cells import DQN, EVALUATION, Array, Cell, read_cell, read_evaluation, why_unlike
+from protovalue.runs import CONFIG, FORMAT, read_run
 
-STUDY, EVENTS, EVALUATION = "study.json", "events.jsonl", "evaluation.json"
+__all__ = ["DQN", "EVALUATION", "Cell", "Missing", "Results", "read_results"]
+
+STUDY, EVENTS = "study.json", "events.jsonl"
 STUDY_FORMAT, STUDY_VERSION = "protovalue study", 1
-DQN = "dqn"
-# What may differ between runs that are compared: where things lie, what is drawn, and how often something is written.
-_NOT_SETTINGS = {
-    "out", "env", "data", "encoder", "seed", "seeds", "cache", "device", "threads", "memory", "log_every", "holdout",
-    "checkpoint_every", "replay_dir", "keep_replay", "data_checksum", "encoder_checksum", "kind", "method", "stages",
-    "other_game", "options", "feature_divisor",
-}  # fmt: skip
-
-Array = NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One pretrained encoder with its linear agents, or one run of end-to-end agents: the unit of statistics."""
-
-    env: str
-    method: str
-    """Title of the method, as in tables and legends."""
-    width: int
-    tasks: int | None
-    """Number of auxiliary tasks; None where the method has no such number."""
-    data_seed: int | None
-    pretraining_seed: int | None
-    """Seed of the encoder; None end to end."""
-    seeds: tuple[int, ...]
-    """Seeds of the S agents."""
-    returns: Array
-    """Mean evaluation return of each agent (S,)."""
-    episodes: int
-    """Evaluation episodes of each agent."""
-    steps: int
-    """Agent steps of each agent."""
-    curve_steps: Array
-    """Agent steps (T,) of the training curve."""
-    curve: Array
-    """Mean return of the training episodes since the point before (S, T); NaN where none ended."""
-    run: Path
-    encoder: Path | None
-    data: Path | None
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    """What must be equal for two cells to be compared as one method."""
-    commands: tuple[str, ...] = ()
-    seconds: float | None = None
-    """Wall-clock time of pretraining, agents and evaluation together, where it was recorded."""
-
-    @property
-    def score(self) -> float:
-        """Mean over the agents."""
-        return float(self.returns.mean())
+DATA = "encoder.data checksum"  # a study has data seeds, and says in its cells which data an encoder learned from
 
 
 @dataclass(frozen=True)
@@ -77,6 +31,8 @@ class Missing:
     method: str
     pretraining_seed: int | None
     reason: str
+    seeds: tuple[int, ...] = ()
+    """Seeds of the agents that it should have had."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +50,11 @@ class Results:
     random_policy: Mapping[str, float] = field(default_factory=dict)
     """Mean return of uniformly random actions, by environment."""
     stage_seconds: Mapping[str, float] = field(default_factory=dict)
-    """Wall-clock time by kind of stage."""
+    """Recorded wall-clock time by kind of stage."""
+    stages_without_time: int = 0
+    """Finished stages of which no time was recorded."""
+    attempts_without_time: int = 0
+    """Attempts at stages that were begun and whose end was not recorded: they were killed, or still run."""
     notes: tuple[str, ...] = ()
     """What a reader must know, such as that runs of different settings were told apart."""
     file: str | None = None
@@ -144,23 +104,24 @@ def _read_study(folder: Path) -> Results:
     study = read_json(folder / STUDY)
     if study.get("format") != STUDY_FORMAT or study.get("version") != STUDY_VERSION:
         raise UserError(f"{folder / STUDY}: not a study of format version {STUDY_VERSION}")
-    seconds, errors = _read_events(folder / EVENTS)
+    log = _read_events(folder / EVENTS)
     stages = {stage["id"]: stage for stage in study["stages"]}
     users = Counter(stage for cell in study["cells"] for stage in cell["stages"])
     titles = {name: about["title"] for name, about in study["methods"].items()}
     grid = {name: _varying([cell for cell in study["cells"] if cell["method"] == name]) for name in titles}
-    cells, missing, methods = [], [], []
+    cells, missing, methods, finished = [], [], [], set(log.finished)
     for entry in study["cells"]:
         title = titles[entry["method"]] + _grid_suffix(entry, grid[entry["method"]])
         methods.append(title)
-        run = folder / entry["run"]
         own = [stages[name] for name in entry["stages"]]
-        reason = _why_missing(run, own, errors)
-        if reason:
-            missing.append(Missing(entry["env"], title, entry["pretraining_seed"], reason))
+        try:
+            cell = _read_entry(folder, entry, own, log.errors)
+        except UserError as error:
+            seed, seeds = entry["pretraining_seed"], tuple(entry["seeds"])
+            missing.append(Missing(entry["env"], title, seed, str(error), seeds))
             continue
-        cell = _read_cell(run, folder / entry["encoder"] if entry["encoder"] else None)
-        taken = [seconds[stage["id"]] / users[stage["id"]] for stage in own if stage["id"] in seconds]
+        finished |= set(entry["stages"])
+        taken = [log.seconds[stage["id"]] / users[stage["id"]] for stage in own if stage["id"] in log.seconds]
         cells.append(
             replace(
                 cell,
@@ -170,20 +131,18 @@ def _read_study(folder: Path) -> Results:
                 data_seed=entry["data_seed"],
                 pretraining_seed=entry["pretraining_seed"],
                 data=folder / entry["data"] if entry["data"] else None,
+                settings={name: value for name, value in cell.settings.items() if name != DATA},
                 commands=tuple(shlex.join(stage["command"]) for stage in own),
                 seconds=sum(taken) if taken else None,
             )
         )
     _refuse_mixtures(cells)
+    cells, twice = _each_encoder_once(cells)
     by_kind: dict[str, float] = defaultdict(float)
-    for name, spent in seconds.items():
+    for name, spent in log.seconds.items():
         if name in stages:
             by_kind[stages[name]["kind"]] += spent
-    random_policy = {
-        env: float(read_json(folder / where)["mean_return"])
-        for env, where in study["random_policy"].items()
-        if (folder / where).is_file()
-    }
+    random_policy, unusable = _random_policy(folder, study)
     return Results(
         name=study["name"],
         title=study["title"],
@@ -194,27 +153,71 @@ def _read_study(folder: Path) -> Results:
         missing=tuple(missing),
         random_policy=random_policy,
         stage_seconds=dict(by_kind),
-        notes=(),
+        stages_without_time=len([name for name in finished if name in stages and name not in log.seconds]),
+        attempts_without_time=log.unended,
+        notes=(*log.notes, *twice, *unusable),
         file=study["file"],
     )
 
 
+def _read_entry(
+    folder: Path, entry: Mapping[str, Any], stages: Sequence[Mapping[str, Any]], errors: Mapping[str, str]
+) -> Cell:
+    """Read a cell of a study; a UserError says why it has no result."""
+    run = folder / entry["run"]
+    for stage in stages:
+        if stage["id"] in errors:
+            raise UserError(f"{stage['kind']} failed: {errors[stage['id']]}")
+    reason = _why_unfinished(run)
+    if reason:
+        raise UserError(reason)
+    expect = next((stage.get("expect") for stage in stages if stage["kind"] == "evaluate"), None)
+    return read_cell(run, folder / entry["encoder"] if entry["encoder"] else None, expect, entry["seeds"])
+
+
+def _random_policy(folder: Path, study: Mapping[str, Any]) -> tuple[dict[str, float], list[str]]:
+    """Return the mean return of random actions by environment, and why some of them cannot be used."""
+    expect = {
+        stage["expect"]["file"]: stage["expect"]
+        for stage in study["stages"]
+        if stage["kind"] == "random-policy" and stage.get("expect")
+    }
+    found, notes = {}, []
+    for env, where in study["random_policy"].items():
+        if not (folder / where).is_file():
+            continue
+        try:
+            evaluation = read_evaluation(folder / where)
+            reason = why_unlike(evaluation, expect.get(where, {}))
+        except UserError as error:
+            reason = str(error)
+        if reason:
+            notes.append(f"the random policy of {env} is not used: {reason}")
+        else:
+            found[env] = float(evaluation["mean_return"])
+    return found, notes
+
+
 def _read_runs(paths: Sequence[Path]) -> Results:
     """Read loose runs; those of one method with different settings become different methods, named by what differs."""
-    folders = sorted({config.parent for path in paths for config in _run_configs(path)})
+    folders = {config.parent.resolve(): config.parent for path in paths for config in _run_configs(path)}
     cells, missing = [], []
-    for folder in folders:
+    for folder in sorted(folders.values()):
         recorded = read_run(folder)["config"]
         if recorded.get("kind") not in ("online", DQN):
             continue
         encoder = Path(recorded["encoder"]) if recorded["kind"] == "online" else None
-        reason = _why_missing(folder, (), {})
+        reason = _why_unfinished(folder)
+        try:
+            if reason is None:
+                cells.append(read_cell(folder, encoder))
+        except UserError as error:
+            reason = str(error)
         if reason:
-            name = DQN if encoder is None else "online"
-            missing.append(Missing(recorded["env"], name, None, f"{folder}: {reason}"))
-        else:
-            cells.append(_read_cell(folder, encoder))
+            named = reason if reason.startswith(str(folder)) else f"{folder}: {reason}"
+            missing.append(Missing(recorded["env"], DQN if encoder is None else "online", None, named))
     cells, notes = _told_apart(cells)
+    cells = _joined(cells)
     envs = tuple(sorted({cell.env for cell in cells}))
     atari = envs and all(env.startswith("atari/") for env in envs)
     return Results(
@@ -225,23 +228,35 @@ def _read_runs(paths: Sequence[Path]) -> Results:
         envs=envs,
         cells=tuple(cells),
         missing=tuple(missing),
-        notes=notes,
+        notes=(*notes, *_uneven(cells)),
     )
 
 
-def _run_configs(path: Path) -> Iterable[Path]:
+def _run_configs(path: Path) -> Iterator[Path]:
+    """Find runs in a folder; what is not ours is passed over, unless it was named itself."""
     if not path.is_dir():
         raise UserError(f"{path}: found no folder, expected a study, a run, or a folder of runs")
     if (path / CONFIG).is_file():
-        return [path / CONFIG]
-    return [found for found in path.rglob(CONFIG) if read_json(found).get("format") == FORMAT]  # encoders have one too
+        yield path / CONFIG
+        return
+    for root, _, names in os.walk(path):
+        if STUDY in names and _format(Path(root, STUDY)) == STUDY_FORMAT:
+            raise UserError(f"{root}: found a study among loose runs, expected `pvn report {root}` alone")
+        if CONFIG in names and _format(Path(root, CONFIG)) == FORMAT:  # encoders have a config too
+            yield Path(root, CONFIG)
 
 
-def _why_missing(run: Path, stages: Sequence[Mapping[str, Any]], errors: Mapping[str, str]) -> str | None:
-    """Say why a cell has no result, or None if it has one."""
-    for stage in stages:
-        if stage["id"] in errors:
-            return f"{stage['kind']} failed: {errors[stage['id']]}"
+def _format(path: Path) -> object:
+    """Return what a JSON file says that it is; None where it says nothing, or is no JSON."""
+    try:
+        fields = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return fields.get("format") if isinstance(fields, dict) else None
+
+
+def _why_unfinished(run: Path) -> str | None:
+    """Say why a run has no result, or None if it has one."""
     if not (run / CONFIG).is_file():
         return "not begun"
     if not (run / "done.json").is_file():
@@ -251,82 +266,53 @@ def _why_missing(run: Path, stages: Sequence[Mapping[str, Any]], errors: Mapping
     return None
 
 
-def _read_cell(run: Path, encoder: Path | None) -> Cell:
-    """Read a finished, evaluated run and the encoder that it stands on."""
-    recorded = read_run(run)
-    config, evaluation = recorded["config"], read_json(run / EVALUATION)
-    seeds = tuple(row["seed"] for row in evaluation["seeds"])
-    online = {f"agent.{name}": value for name, value in config.items() if name not in _NOT_SETTINGS}
-    versions = {f"version.{name}": recorded["versions"][-1][name] for name in ("protovalue", "torch")}
-    settings = {"kind": config["kind"], **online, **versions, "agent.episodes": evaluation["episodes"]}
-    method, width, tasks, seed = DQN, config.get("width", 1), None, None
-    if encoder is not None:
-        about = _about(str(encoder))
-        own = about["config"]
-        method, width, seed = about["method"], own.get("width", 1), own.get("seed")
-        tasks = own.get("tasks")
-        settings |= {f"encoder.{name}": value for name, value in own.items() if name not in _NOT_SETTINGS}
-    settings["method"] = method
-    rows = read_metrics(run)
-    steps, curve = _curve(rows, seeds)
-    return Cell(
-        env=evaluation["env"],
-        method=method,
-        width=width,
-        tasks=tasks,
-        data_seed=None,
-        pretraining_seed=seed,
-        seeds=seeds,
-        returns=np.array([row["mean_return"] for row in evaluation["seeds"]], np.float64),
-        episodes=evaluation["episodes"],
-        steps=evaluation["steps"],
-        curve_steps=steps,
-        curve=curve,
-        run=run,
-        encoder=encoder if encoder is not None and encoder.exists() else None,
-        data=None,
-        settings=settings,
-    )
+@dataclass(frozen=True)
+class _Log:
+    """What events.jsonl says."""
+
+    seconds: Mapping[str, float]
+    """By stage, over all attempts of which a time was recorded."""
+    errors: Mapping[str, str]
+    """Of the stages that failed last."""
+    finished: frozenset[str]
+    unended: int
+    """Attempts without an end."""
+    notes: tuple[str, ...]
 
 
-def _about(encoder: str) -> dict[str, Any]:
-    """Return what is known of an encoder: its card's config, or what random:ARCHITECTURE:WIDTH[:SEED] says."""
-    if encoder.startswith("random:"):
-        parts = encoder.split(":")[1:]
-        seed = int(parts[2]) if len(parts) > 2 else 0
-        return {"method": "random", "config": {"width": int(parts[1]), "seed": seed}}
-    folder = Path(encoder)
-    for candidate in (folder / "encoder" / ENCODER_CONFIG, folder / ENCODER_CONFIG):
-        if candidate.is_file():
-            found = read_json(candidate).get("about", {})
-            if "method" in found:
-                return dict(found)
-    raise UserError(f"{encoder}: found no encoder there, expected the one that a run was trained on")
-
-
-def _curve(rows: Sequence[Mapping[str, Any]], seeds: Sequence[int]) -> tuple[Array, Array]:
-    """Return the training curve of each seed: steps (T,) and returns (S, T)."""
-    points = [row for row in rows if "return" in row or any(f"return/seed-{seed}" in row for seed in seeds)]
-    values = [[row.get(f"return/seed-{seed}") for row in points] for seed in seeds]
-    steps = np.array([row["step"] for row in points], np.float64)
-    return steps, np.array(values, np.float64).reshape(len(seeds), len(points))
-
-
-def _read_events(path: Path) -> tuple[dict[str, float], dict[str, str]]:
-    """Return the seconds that each stage took, over all its attempts, and the errors of those that failed last."""
+def _read_events(path: Path) -> _Log:
+    """Read how the stages of a study went; lines that say nothing are counted in a note."""
     seconds: dict[str, float] = defaultdict(float)
     errors: dict[str, str] = {}
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
-    for line in lines:
+    finished: set[str] = set()
+    running: Counter[str] = Counter()
+    unread = 0
+    text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+    for line in text.splitlines(keepends=True):
         if not line.endswith("\n"):
             continue  # a kill cut it short
-        event = json.loads(line)
-        seconds[event["stage"]] += event.get("seconds") or 0.0
-        if event["event"] == "failed":
-            errors[event["stage"]] = event.get("error") or "no reason was recorded"
-        elif event["event"] in ("start", "done"):
-            errors.pop(event["stage"], None)
-    return dict(seconds), errors
+        try:
+            event = json.loads(line)
+            stage, what, spent = str(event["stage"]), event["event"], event.get("seconds")
+            taken = None if spent is None else float(spent)
+        except (AttributeError, KeyError, TypeError, ValueError):
+            unread += 1
+            continue
+        if what == "start":
+            running[stage] += 1
+        elif running[stage]:
+            running[stage] -= 1
+        if taken is not None:
+            seconds[stage] += taken
+        if what == "done":
+            finished.add(stage)
+        if what == "failed":
+            errors[stage] = event.get("error") or "no reason was recorded"
+        elif what in ("start", "done"):
+            errors.pop(stage, None)
+    lines = "1 line" if unread == 1 else f"{unread} lines"
+    notes = (f"{path}: {lines} cannot be read and are passed over: times may be missing",) if unread else ()
+    return _Log(dict(seconds), errors, frozenset(finished), sum(running.values()), notes)
 
 
 def _varying(entries: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
@@ -347,46 +333,129 @@ def _varies_within_an_environment(name: str, cells: Sequence[Cell]) -> bool:
 
 
 def _refuse_mixtures(cells: Sequence[Cell]) -> None:
-    """Refuse cells of one method that were made with different settings or versions."""
+    """Refuse cells of one method made with different settings or versions, and any that were evaluated differently."""
     first: dict[tuple[str, str], Cell] = {}
     for cell in cells:
-        other = first.setdefault((cell.method, cell.env), cell)
-        differ = _differences(cell.settings, other.settings)
-        if differ:
-            name = differ[0]
-            raise UserError(
-                f"{cell.run}: {name} is {cell.settings.get(name)}, but {other.settings.get(name)} in {other.run}; "
-                f"both are {cell.method}: a report does not mix them"
-            )
+        for key, what in (((cell.method, cell.env), f"both are {cell.method}"), (("", cell.env), "one game")):
+            other = first.setdefault(key, cell)
+            differ = [name for name in _differences(cell.settings, other.settings) if key[0] or _is_shared(name)]
+            if differ:
+                name = differ[0]
+                raise UserError(
+                    f"{cell.run}: {name} is {cell.settings.get(name)}, but {other.settings.get(name)} in {other.run}; "
+                    f"{what}: a report does not mix them"
+                )
+
+
+def _is_shared(name: str) -> bool:
+    """Whether a setting must be the same for all methods that are compared in an environment."""
+    return name.startswith(("env.", "evaluation."))
 
 
 def _differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
     return sorted(name for name in one.keys() | other.keys() if one.get(name) != other.get(name))
 
 
+def _each_encoder_once(cells: Sequence[Cell]) -> tuple[list[Cell], list[str]]:
+    """Keep one of the cells of a method that have the same encoder and agents, as a random one of two data sets has."""
+    first: dict[tuple[str, str, str, tuple[int, ...]], Cell] = {}
+    notes = []
+    for cell in cells:
+        key = (cell.method, cell.env, cell.checksum or str(cell.run), cell.seeds)
+        if key in first:
+            notes.append(
+                f"{cell.method} in {cell.env}: {cell.run.name} has the same encoder and agents as "
+                f"{first[key].run.name} and does not count again"
+            )
+        first.setdefault(key, cell)
+    return list(first.values()), notes
+
+
+def _joined(cells: Sequence[Cell]) -> list[Cell]:
+    """Join loose cells that stand on one encoder; the same agents twice are refused."""
+    groups: dict[tuple[str, str, str], list[Cell]] = defaultdict(list)
+    trained: dict[tuple[str, str, str, int], Cell] = {}
+    for cell in cells:
+        end_to_end = cell.settings["kind"] == DQN
+        encoder = cell.checksum or (DQN if end_to_end else str(cell.run))
+        for seed in cell.seeds:
+            other = trained.setdefault((cell.method, cell.env, encoder, seed), cell)
+            if other is not cell:
+                what = "environment" if end_to_end else "encoder"
+                raise UserError(
+                    f"{cell.run}: has the same {what}, settings and agent seed {seed} as {other.run}, "
+                    "expected every agent once; leave one of the two out"
+                )
+        groups[cell.method, cell.env, str(cell.run) if end_to_end else encoder].append(cell)
+    return [group[0] if len(group) == 1 else _join(group) for group in groups.values()]
+
+
+def _join(cells: Sequence[Cell]) -> Cell:
+    """Make one cell of several with different agents on the same encoder."""
+    steps = np.unique(np.concatenate([cell.curve_steps for cell in cells]))
+    curves = []
+    for cell in cells:
+        curve: Array = np.full((len(cell.seeds), len(steps)), np.nan)
+        curve[:, np.searchsorted(steps, cell.curve_steps)] = cell.curve
+        curves.append(curve)
+    return replace(
+        cells[0],
+        seeds=tuple(seed for cell in cells for seed in cell.seeds),
+        returns=np.concatenate([cell.returns for cell in cells]),
+        curve_steps=steps,
+        curve=np.concatenate(curves),
+        parts=tuple((cell.run, len(cell.seeds)) for cell in cells),
+    )
+
+
+def _uneven(cells: Sequence[Cell]) -> Iterator[str]:
+    """Say where encoders of one method have different numbers of agents: `Results.scores` takes what all have."""
+    counts: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for cell in cells:
+        if cell.settings["kind"] != DQN:
+            counts[cell.method, cell.env].append(len(cell.seeds))
+    for (method, env), found in counts.items():
+        if min(found) < max(found):
+            yield (
+                f"{method} in {env}: its encoders have {min(found)} to {max(found)} agents; "
+                f"the first {min(found)} of each count"
+            )
+
+
 def _told_apart(cells: Sequence[Cell]) -> tuple[list[Cell], tuple[str, ...]]:
     """Name loose cells by their method and by the settings in which cells that would share a name differ.
 
-    Settings of the agents and versions are compared over all methods, those of an encoder within its method, both
-    within an environment: two games may well have different budgets.
+    How agents were evaluated, and in what variant of the game, is compared over all cells; settings of the agents and
+    versions over those of one kind, linear or end to end; those of an encoder within its method. All of it within an
+    environment: two games may well have different budgets.
     """
     groups: dict[tuple[str, str], list[Cell]] = defaultdict(list)
     for cell in cells:
-        kind = str(cell.settings["kind"])
-        groups["kind", kind].append(cell)
-        groups["method", cell.method].append(cell)
+        for key in _groups(cell):
+            groups[key].append(cell)
     varying: dict[tuple[str, str], list[str]] = {}
     for key, group in groups.items():
-        prefixes = ("agent.", "version.") if key[0] == "kind" else ("encoder.",)
-        names = sorted({name for cell in group for name in cell.settings if name.startswith(prefixes)})
+        names = sorted({name for cell in group for name in cell.settings if name.startswith(_COMPARED[key[0]])})
         varying[key] = [name for name in names if _varies_within_an_environment(name, group)]
     renamed = []
     for cell in cells:
-        names = [*varying["method", cell.method], *varying["kind", str(cell.settings["kind"])]]
-        parts = [f"{name.partition('.')[2].replace('_', ' ')} {cell.settings.get(name)}" for name in names]
+        names = [name for key in _groups(cell) for name in varying[key]]
+        parts = [f"{_spoken(name)} {cell.settings.get(name)}" for name in names]
         renamed.append(replace(cell, method=", ".join([cell.method, *parts])))
     differing = sorted({name for names in varying.values() for name in names})
     if not differing:
         return renamed, ()
     said = f"runs with different settings are shown as different methods; what differs: {', '.join(differing)}"
     return renamed, (said,)
+
+
+_COMPARED = {"method": ("encoder.",), "kind": ("agent.", "version."), "all": ("env.", "evaluation.")}
+
+
+def _groups(cell: Cell) -> tuple[tuple[str, str], ...]:
+    return ("method", cell.method), ("kind", str(cell.settings["kind"])), ("all", "")
+
+
+def _spoken(name: str) -> str:
+    prefix, _, rest = name.partition(".")
+    return ("evaluation " if prefix == "evaluation" else "") + rest.replace("_", " ")

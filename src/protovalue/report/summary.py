@@ -9,7 +9,14 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from protovalue.evaluate import scores as tables
-from protovalue.evaluate.aggregate import Estimate, Profile, aggregates, mean_interval, profile_with_interval
+from protovalue.evaluate.aggregate import (
+    Estimate,
+    Profile,
+    aggregates,
+    improvement_with_interval,
+    mean_interval,
+    profile_with_interval,
+)
 from protovalue.report.model import STATISTIC_TITLES, Aggregate, GameScore
 from protovalue.report.results import Cell, Results
 
@@ -74,12 +81,13 @@ def _human_scale(results: Results) -> Scale:
             yardsticks[env] = tables.random_and_human(env)
         else:
             without.append(env)
-    notes = (f"no published human score, so left out of the aggregates: {', '.join(without)}",) if without else ()
+    said = "left out of the aggregates, because the package's table has no human score of them"
+    notes = (f"{said}: {', '.join(without)}",) if without else ()
     return Scale("Human-normalised scores: 0 is a random policy, 1 a human", yardsticks, notes)
 
 
 def _dqn_scale(results: Results) -> Scale:
-    yardsticks, notes = {}, []
+    yardsticks, notes, agents = {}, [], []
     table = results.scores()
     for env in results.envs:
         low = results.random_policy.get(env)
@@ -95,12 +103,31 @@ def _dqn_scale(results: Results) -> Scale:
             )
         else:
             yardsticks[env] = (low, float(dqn.mean()))
-    text = "Scores between random policy (0) and end-to-end DQN (1), both measured in this study"
+            agents.append(len(dqn))
+            lost = [one for one in results.missing if (one.method, one.env) == (results.end_to_end, env)]
+            if lost:
+                planned = len(dqn) + sum(max(len(one.seeds), 1) for one in lost)
+                notes.append(f"{env}: the DQN that is 1 stands on {len(dqn)} of {planned} planned agents")
+    text = (
+        f"Scores between random policy (0) and end-to-end DQN (1; {_mean_of(agents)}), both measured in this study and "
+        "taken as exact"
+    )
     return Scale(text, yardsticks, tuple(notes))
 
 
+def _mean_of(agents: Sequence[int]) -> str:
+    """Say how many agents the yardstick of a game is the mean of."""
+    if not agents or max(agents) == 1:
+        return "one agent"
+    count = f"{max(agents)}" if min(agents) == max(agents) else f"{min(agents)} to {max(agents)}"
+    return f"mean of {count} agents"
+
+
 def per_game(results: Results, scale: Scale) -> tuple[GameScore, ...]:
-    """Return the mean and Student's interval over encoders of every method in every environment."""
+    """Return the mean and Student's interval over encoders of every method in every environment.
+
+    The best is the best of several that compete: a lone method is not.
+    """
     table, apart = results.scores(), references(results)
     found = []
     for env in results.envs:
@@ -119,7 +146,7 @@ def per_game(results: Results, scale: Scale) -> tuple[GameScore, ...]:
                     encoders=values.shape[0],
                     agents=values.shape[1],
                     episodes=min(cell.episodes for cell in results.of(method, env)),
-                    best=method in rivals and means[method] == best,
+                    best=len(rivals) > 1 and method in rivals and means[method] == best,
                 )
             )
     return tuple(found)
@@ -159,12 +186,24 @@ def over_games(scores: Mapping[str, Mapping[str, Array]], draws: int) -> tuple[A
 
 
 def profiles(scores: Mapping[str, Mapping[str, Array]], draws: int) -> dict[str, Profile]:
-    """Return performance profiles from the lowest score of all, or 0, to twice the yardstick or the 95th percentile."""
+    """Return performance profiles over the scores that matter: 0, 1, and nearly all that the methods have.
+
+    From the 2nd percentile of all scores, but at most 0, to a little above the 98th, but at least 1 and at most 4.
+    """
     everything = np.concatenate([array.ravel() for games in scores.values() for array in games.values()])
     low = min(0.0, float(np.quantile(everything, 0.02)))
     high = max(1.0, min(float(np.quantile(everything, 0.98)), 4.0))
     taus = np.linspace(low, 1.05 * high, 121)
     return {m: profile_with_interval(games, taus, np.random.default_rng(SEED), draws) for m, games in scores.items()}
+
+
+def improvements(scores: Mapping[str, Mapping[str, Array]], draws: int) -> dict[str, Estimate]:
+    """Return the probability that a run of the first method scores higher than one of each other, by that method."""
+    first, *others = scores or ("",)
+    return {
+        other: improvement_with_interval(scores[first], scores[other], np.random.default_rng(SEED), draws)
+        for other in others
+    }
 
 
 def training_curve(cells: Sequence[Cell], points: int, separate: bool = False) -> TrainingCurve | None:

@@ -112,6 +112,17 @@ def aggregates(
     return Table(title, ("Method", *(STATISTIC_TITLES[name] for name in STATISTICS)), rows, note)
 
 
+def improvement(method: str, over: Mapping[str, Estimate], games: str) -> Table:
+    """Make the table of the probability that a run of `method` scores higher than one of each other method."""
+    rows = tuple((Cell(other), _cell(estimate, 3)) for other, estimate in over.items())
+    note = (
+        f"Probability that a run of {method} scores higher than one of the other method in the same game, ties "
+        f"counting half; mean over {games}. 0.5 is no difference. 95% intervals by a bootstrap of encoders, and agents "
+        "within them."
+    )
+    return Table("Probability of improvement", ("Method", f"{method} is better"), rows, note)
+
+
 def runs_text(scores: Scores) -> str:
     """Say how many runs scores stand on: "encoders × agents on each: PVN (RNI) 3 × 3, DQN 5 × 1"."""
     found = {method: _runs_of(games) for method, games in scores.items() if games}

@@ -1,0 +1,229 @@
+"""One finished, evaluated run read back as a cell: its scores, its curve, and the settings that it depends on."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from protovalue.encoder import CONFIG as ENCODER_CONFIG
+from protovalue.errors import UserError
+from protovalue.files import read_json
+from protovalue.runs import CONFIG, METRICS, read_metrics, read_run
+
+EVALUATION = "evaluation.json"
+DQN = "dqn"
+# What may differ between runs that are compared: where things lie, what is drawn, and how often something is written.
+# The options of the environment are those that the evaluation records, with the defaults of the environment filled in.
+_NOT_SETTINGS = {
+    "out", "env", "data", "seed", "seeds", "cache", "device", "threads", "memory", "log_every", "holdout",
+    "checkpoint_every", "replay_dir", "keep_replay", "data_checksum", "encoder_checksum", "kind", "method", "stages",
+    "other_game", "options", "feature_divisor",
+}  # fmt: skip
+THEN = " then "  # between the versions that one run was continued with
+_EMULATORS = {"atari": "ale-py", "minatar": "minatar", "gym": "gymnasium"}
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One pretrained encoder with its linear agents, or one run of end-to-end agents: the unit of statistics."""
+
+    env: str
+    method: str
+    """Title of the method, as in tables and legends."""
+    width: int
+    tasks: int | None
+    """Number of auxiliary tasks; None where the method has no such number."""
+    data_seed: int | None
+    pretraining_seed: int | None
+    """Seed of the encoder; None end to end."""
+    seeds: tuple[int, ...]
+    """Seeds of the S agents."""
+    returns: Array
+    """Mean evaluation return of each agent (S,)."""
+    episodes: int
+    """Evaluation episodes of each agent."""
+    steps: int
+    """Agent steps of each agent."""
+    curve_steps: Array
+    """Agent steps (T,) of the training curve."""
+    curve: Array
+    """Mean return of the training episodes since the point before (S, T); NaN where none ended."""
+    run: Path
+    encoder: Path | None
+    data: Path | None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """What must be equal for two cells to be compared as one method."""
+    commands: tuple[str, ...] = ()
+    seconds: float | None = None
+    """Wall-clock time of pretraining, agents and evaluation together, where it was recorded."""
+    checksum: str | None = None
+    """Of the encoder's parameters; None end to end."""
+    parts: tuple[tuple[Path, int], ...] = ()
+    """The runs that the agents come from, each with its number of agents; empty where all are of `run`."""
+
+    @property
+    def score(self) -> float:
+        """Mean over the agents."""
+        return float(self.returns.mean())
+
+    @property
+    def runs(self) -> tuple[Path, ...]:
+        """The runs that the agents come from."""
+        return tuple(run for run, _ in self.parts) or (self.run,)
+
+    def place(self, agent: int) -> tuple[Path, int]:
+        """Return the run that the agent of an index is in, and its index there."""
+        for run, count in self.parts:
+            if agent < count:
+                return run, agent
+            agent -= count
+        return self.run, agent
+
+
+def read_cell(
+    run: Path, encoder: Path | None, expect: Mapping[str, Any] | None = None, seeds: Sequence[int] | None = None
+) -> Cell:
+    """Read a finished, evaluated run and the encoder that it stands on; what cannot be used is a UserError.
+
+    Args:
+        run: folder of the run.
+        encoder: what its agents stand on; None end to end.
+        expect: how it should have been evaluated, where that is known.
+        seeds: the agents that it should have, where that is known.
+    """
+    recorded = read_run(run)
+    config, evaluation = recorded["config"], read_evaluation(run / EVALUATION)
+    found = tuple(row["seed"] for row in evaluation["seeds"])
+    reason = why_unlike(evaluation, {"steps": config.get("steps"), **(expect or {})})
+    if reason is None and seeds is not None and sorted(found) != sorted(seeds):
+        reason = f"evaluated agents of seeds {_listed(found)}, the study says {_listed(seeds)}"
+    if reason:
+        raise UserError(reason)
+    own = {name: value for name, value in config.items() if name not in _NOT_SETTINGS}
+    method, width, tasks, seed = DQN, config.get("width", 1), None, None
+    settings: dict[str, Any] = {}
+    if encoder is None:
+        own["architecture"] = own.pop("encoder", None)
+    else:
+        own.pop("encoder", None)
+        about = _about(str(encoder))
+        made = about["config"]
+        method, width, seed, tasks = about["method"], made.get("width", 1), made.get("seed"), made.get("tasks")
+        settings = _encoder_settings(about, evaluation["env"])
+    settings |= {
+        "kind": config["kind"],
+        "method": method,
+        **{f"agent.{name}": value for name, value in own.items()},
+        **{f"version.{name}": text for name, text in _versions(recorded, evaluation["env"]).items()},
+        **{f"evaluation.{name}": evaluation.get(name) for name in ("episodes", "epsilon", "seed")},
+        **{f"env.{name}": value for name, value in evaluation.get("env_options", {}).items()},
+    }
+    steps, curve = _curve(run, found)
+    return Cell(
+        env=evaluation["env"],
+        method=method,
+        width=width,
+        tasks=tasks,
+        data_seed=None,
+        pretraining_seed=seed,
+        seeds=found,
+        returns=np.array([row["mean_return"] for row in evaluation["seeds"]], np.float64),
+        episodes=evaluation["episodes"],
+        steps=evaluation["steps"],
+        curve_steps=steps,
+        curve=curve,
+        run=run,
+        encoder=encoder if encoder is not None and encoder.exists() else None,
+        data=None,
+        settings=settings,
+        checksum=config.get("encoder_checksum"),
+    )
+
+
+def read_evaluation(path: Path) -> dict[str, Any]:
+    """Read what `pvn evaluate` wrote; what has no usable numbers is a UserError."""
+    evaluation = read_json(path)
+    try:
+        numbers = [("mean return", evaluation["mean_return"])]
+        numbers += [(f"mean return of seed {row['seed']:d}", row["mean_return"]) for row in evaluation["seeds"]]
+        whole = (evaluation["steps"], evaluation["episodes"])
+        good = len(numbers) > 1 and isinstance(evaluation["env"], str) and all(isinstance(one, int) for one in whole)
+        wrong = [f"{what} is {value}" for what, value in numbers if not math.isfinite(value)]
+    except (KeyError, TypeError, ValueError):
+        good, wrong = False, []
+    if not good:
+        raise UserError(f"{path}: not an evaluation: env, steps, episodes or the returns of seeds are missing")
+    if wrong:
+        raise UserError(f"{path}: the {wrong[0]}, expected a finite number")
+    return evaluation
+
+
+def why_unlike(evaluation: Mapping[str, Any], expect: Mapping[str, Any]) -> str | None:
+    """Say in what an evaluation is not the one that is expected, or None."""
+    if expect.get("steps") not in (None, evaluation["steps"]):
+        return f"evaluated at step {evaluation['steps']:,} of {expect['steps']:,}"
+    for name in ("episodes", "epsilon", "seed"):
+        if name in expect and evaluation.get(name) != expect[name]:
+            return f"evaluated with {name} {evaluation.get(name)}, the study says {expect[name]}"
+    return None
+
+
+def _listed(seeds: Sequence[int]) -> str:
+    return ", ".join(map(str, seeds))
+
+
+def _encoder_settings(about: Mapping[str, Any], env: str) -> dict[str, Any]:
+    """Return what an encoder's features depend on beside its seed."""
+    made = dict(about["config"])
+    settings = {"architecture": made.pop("encoder", None)}
+    if about["method"] == "random":  # drawn, not trained
+        return {"encoder.architecture": settings["architecture"], "encoder.width": made.get("width", 1)}
+    settings |= {name: value for name, value in made.items() if name not in _NOT_SETTINGS}
+    if about.get("env_id") not in (None, env):
+        settings["trained on"] = about["env_id"]
+    if made.get("data_checksum"):
+        settings["data checksum"] = made["data_checksum"][:8]
+    if "run" in about:
+        settings |= {f"pretrained with {name}": text for name, text in _versions(about["run"], env).items()}
+    return {f"encoder.{name}": value for name, value in settings.items()}
+
+
+def _versions(recorded: Mapping[str, Any], env: str) -> dict[str, str]:
+    """Return every version that a run was continued with, of the packages that decide its result."""
+    names = ("protovalue", "torch", _EMULATORS.get(env.partition("/")[0], ""))
+    found = {name: dict.fromkeys(one[name] for one in recorded["versions"] if name in one) for name in names}
+    return {name: THEN.join(versions) for name, versions in found.items() if versions}
+
+
+def _about(encoder: str) -> dict[str, Any]:
+    """Return what is known of an encoder: its card and its run, or what random:ARCHITECTURE:WIDTH[:SEED] says."""
+    if encoder.startswith("random:"):
+        parts = encoder.split(":")[1:]
+        seed = int(parts[2]) if len(parts) > 2 else 0
+        return {"method": "random", "config": {"encoder": parts[0], "width": int(parts[1]), "seed": seed}}
+    folder = Path(encoder)
+    for candidate, run in ((folder / "encoder", folder), (folder, folder.parent)):
+        if (candidate / ENCODER_CONFIG).is_file():
+            found = read_json(candidate / ENCODER_CONFIG).get("about", {})
+            if "method" in found:
+                beside = {"run": read_run(run)} if candidate.name == "encoder" and (run / CONFIG).is_file() else {}
+                return {**found, **beside}
+    raise UserError(f"{encoder}: found no encoder there, expected the one that a run was trained on")
+
+
+def _curve(run: Path, seeds: Sequence[int]) -> tuple[Array, Array]:
+    """Return the training curve of each seed: steps (T,) and returns (S, T)."""
+    try:
+        rows = read_metrics(run)
+        points = [row for row in rows if "return" in row or any(f"return/seed-{seed}" in row for seed in seeds)]
+        values = [[row.get(f"return/seed-{seed}") for row in points] for seed in seeds]
+        steps = np.array([row["step"] for row in points], np.float64)
+        return steps, np.array(values, np.float64).reshape(len(seeds), len(points))
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise UserError(f"{run / METRICS}: damaged: not the metrics of a run ({error!r})") from error
