@@ -22,7 +22,13 @@ from protovalue.data.sampler import generator_at
 from protovalue.errors import UserError
 from protovalue.files import FolderLock, fsync_folder, read_json, size_and_crc, write_json
 from protovalue.indicators.base import Indicator
-from protovalue.indicators.registry import indicator_class, indicator_from_config, load_indicator_file, make_indicator
+from protovalue.indicators.registry import (
+    indicator_class,
+    indicator_from_config,
+    load_indicator_file,
+    make_indicator,
+    module_of,
+)
 from protovalue.indicators.threshold import exact_thresholds, proportion_warnings, sgd_thresholds
 from protovalue.progress import ProgressBar
 
@@ -137,7 +143,7 @@ def build_indicator(data: Dataset, spec: IndicatorSpec) -> Indicator:
     if name.endswith(".py"):
         from protovalue.indicators.base import INDICATORS
 
-        module = f"protovalue_user_{Path(name).stem}"
+        module = module_of(Path(name))
         name = next(known for known, cls in INDICATORS.items() if cls.__module__ == module)
     options: dict[str, Any] = {}
     if indicator_class(name).name == "rni":

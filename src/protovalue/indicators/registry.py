@@ -5,6 +5,7 @@ import importlib.util
 import inspect
 import pkgutil
 import sys
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -69,11 +70,16 @@ def indicator_from_config(config: Mapping[str, Any], state: Mapping[str, Tensor]
     return indicator
 
 
+def module_of(path: Path) -> str:
+    """Name the module of a file of the user's; files of the same name may lie in different folders."""
+    return f"protovalue_user_{path.stem}_{zlib.crc32(str(path.resolve()).encode()):08x}"
+
+
 def load_indicator_file(path: Path) -> None:
     """Run a Python file of the user's that registers an indicator; only ever for a path that the user gave."""
     if not path.is_file():
         raise UserError(f"{path}: found no such file, expected Python code that registers an indicator")
-    module_name = f"protovalue_user_{path.stem}"
+    module_name = module_of(path)
     spec = importlib.util.spec_from_file_location(module_name, path)
     if spec is None or spec.loader is None:
         raise UserError(f"{path}: found a file that is no Python code, expected one that registers an indicator")
