@@ -6,7 +6,7 @@ INSTALLED := $(VENV)/.installed
 .PHONY: demo test install clean
 
 demo: $(INSTALLED)
-	$(VENV)/bin/python -m protovalue.cli demo
+	$(VENV)/bin/pvn demo
 
 test: $(INSTALLED)
 	$(VENV)/bin/ruff check .
