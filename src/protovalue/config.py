@@ -544,6 +544,8 @@ class ReportConfig:
     """Print the aggregates of the paper's own table (no RUNS needed)."""
     features: Literal["all", "first", "none"] = "all"
     """Whose features are measured: all encoders', those of the first of each method and game, or none."""
+    mds: Literal["classical", "metric"] = "classical"
+    """How a trajectory is placed in the plane: by eigenvectors, or by lowering the stress from there."""
     draws: int = 2_000
     """Draws of the bootstrap."""
 

@@ -25,11 +25,12 @@ def rotation(dimensions, rng):
     return np.linalg.qr(rng.normal(size=(dimensions, dimensions)))[0]
 
 
-def test_a_plane_in_many_dimensions_is_found_again():
+@pytest.mark.parametrize("method", ["classical", "metric"])
+def test_a_plane_in_many_dimensions_is_found_again(method):
     rng = np.random.default_rng(0)
     flat = rng.normal(size=(30, 2)) * [3.0, 1.0]
     hidden = np.hstack([flat, np.zeros((30, 18))]) @ rotation(20, rng) + 5.0
-    found = mds(hidden)
+    found = mds(hidden, method)
     np.testing.assert_allclose(pdist(found.points), pdist(flat), atol=1e-5)
     np.testing.assert_allclose(found.points.mean(axis=0), 0, atol=1e-9)
     assert found.stress < 1e-6
@@ -43,6 +44,7 @@ def test_stress_of_a_regular_tetrahedron_by_hand():
     assert kept == pytest.approx(6 * 2 / 3)
     by_hand = np.sqrt(np.square(1 - pdist(found.points)).sum() / 6)
     assert found.stress == pytest.approx(by_hand)
+    assert mds(corners, "metric").stress < found.stress
 
 
 def test_points_that_are_all_the_same_and_two_points():
@@ -52,7 +54,8 @@ def test_points_that_are_all_the_same_and_two_points():
 
 def test_the_picture_is_the_same_each_time():
     x = np.random.default_rng(1).normal(size=(40, 10))
-    np.testing.assert_array_equal(mds(x).points, mds(x).points)
+    for method in ("classical", "metric"):
+        np.testing.assert_array_equal(mds(x, method).points, mds(x, method).points)
     points = mds(x).points
     assert (points[np.abs(points).argmax(axis=0), [0, 1]] > 0).all()
 

@@ -1,14 +1,14 @@
 """What features are like: their picture in the plane, their rank, how smooth they are in time, what can be read out."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.spatial.distance import pdist, squareform
 from sklearn.linear_model import RidgeCV
-from sklearn.manifold import ClassicalMDS
+from sklearn.manifold import MDS, ClassicalMDS
 from sklearn.model_selection import GroupKFold
 from torch import Tensor
 
@@ -18,11 +18,12 @@ from protovalue.nets.statistics import effective_rank
 from protovalue.online.agent import Agent
 
 __all__ = [
-    "Plane", "States", "Trajectory", "effective_rank", "features_of", "linear_probe", "mds", "random_states",
+    "Plane", "Scaling", "States", "Trajectory", "effective_rank", "features_of", "linear_probe", "mds", "random_states",
     "state_variables", "temporal_smoothness", "trajectory",
 ]  # fmt: skip
 
 Array = NDArray[np.float64]
+Scaling = Literal["classical", "metric"]
 FOLDS = 5
 RIDGES = tuple(10.0**power for power in range(-4, 4))  # strengths that are tried on the training rows
 _CHUNK = 256  # observations that pass an encoder together
@@ -60,11 +61,12 @@ class Plane:
     """sqrt(sum (delta - d)^2 / sum delta^2) over all pairs: delta between features, d in the plane. 0 is exact."""
 
 
-def mds(features: NDArray[Any]) -> Plane:
-    """Place features (N, k) in the plane by classical multidimensional scaling.
+def mds(features: NDArray[Any], method: Scaling = "classical") -> Plane:
+    """Place features (N, k) in the plane by multidimensional scaling.
 
-    Coordinates are the two leading eigenvectors of the doubly centred matrix of squared distances. Signs are fixed: in
-    each coordinate the entry of largest magnitude is positive.
+    Classical: the two leading eigenvectors of the doubly centred matrix of squared distances. Metric: SMACOF, which
+    begins there and lowers the stress, so that nothing is drawn at random. Signs are fixed: in each coordinate the
+    entry of largest magnitude is positive.
     """
     x = np.asarray(features, np.float64)
     between = pdist(x)
@@ -75,6 +77,12 @@ def mds(features: NDArray[Any]) -> Plane:
         return Plane(points, 0.0)
     matrix = squareform(between)
     points = np.asarray(ClassicalMDS(n_components=2, metric="precomputed").fit_transform(matrix), np.float64)
+    if method == "metric":
+        scaling = MDS(
+            n_components=2, metric="precomputed", n_init=1, init="classical_mds", max_iter=300, eps=1e-6,
+            random_state=0, normalized_stress=False,
+        )  # fmt: skip
+        points = np.asarray(scaling.fit_transform(matrix), np.float64)
     points = points - points.mean(axis=0)
     largest = points[np.abs(points).argmax(axis=0), [0, 1]]
     points = points * np.where(largest < 0, -1.0, 1.0)

@@ -72,7 +72,7 @@ def make_report(results: Results, config: ReportConfig, quiet: bool = False) -> 
         scores, left_out = summary.normalised_scores(results, scale)
         over = summary.over_games(scores, config.draws)
         better = summary.improvements(scores, config.draws)
-        looked = look(results, config.features, quiet)
+        looked = look(results, config.features, quiet, config.mds)
         config.out.mkdir(parents=True, exist_ok=True)
         colours = figures.colours(results.methods, results.end_to_end)
         notes = [*results.notes, *scale.notes, *left_out, *_about_versions(results.cells), *looked.notes]

@@ -362,7 +362,7 @@ def mds_figure(gallery: Gallery, smoothness: Mapping[str, float]) -> Figure:
     _foot(
         figure,
         f"{game_title(gallery.env)}: one episode of {gallery.player}, {len(gallery.steps)} states; one encoder of each "
-        "method, the one with the lowest seed. Classical MDS; each picture has its own scale.",
+        f"method, the one with the lowest seed. {gallery.scaling.capitalize()} MDS; each picture has its own scale.",
     )
     return figure
 

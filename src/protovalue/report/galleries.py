@@ -16,6 +16,7 @@ from protovalue.envs.registry import make
 from protovalue.errors import UserError
 from protovalue.evaluate.episodes import load_agent
 from protovalue.evaluate.features import (
+    Scaling,
     States,
     Trajectory,
     effective_rank,
@@ -71,13 +72,14 @@ class Looked:
     notes: tuple[str, ...]
 
 
-def look(results: Results, which: Which = "all", quiet: bool = False) -> Looked:
+def look(results: Results, which: Which = "all", quiet: bool = False, scaling: Scaling = "classical") -> Looked:
     """Play one episode in every environment and look at it through the encoders.
 
     Args:
         results: what the report is about.
         which: measure all encoders, the first of each method (lowest seed), or none.
         quiet: no progress.
+        scaling: how a trajectory is placed in the plane.
     """
     galleries, features = [], []
     notes: list[str] = []
@@ -107,14 +109,14 @@ def look(results: Results, which: Which = "all", quiet: bool = False) -> Looked:
                     for lens in lenses:
                         seen = features_of(lens.see, played.observations)
                         if not measured:
-                            embeddings.append(_embed(method, lens.name, seen[list(steps)]))
+                            embeddings.append(_embed(method, lens.name, seen[list(steps)], scaling))
                         measured.append(_measure(seen, features_of(lens.see, states.observations), states))
                     bar.advance(1, env)
                 if measured:
                     features.append(_numbers(env, method, measured))
             games.close()
             frames = tuple(_png(played.observations[step, -1]) for step in steps)
-            gallery = Gallery(env, player, float(played.rewards.sum()), steps, frames, tuple(embeddings))
+            gallery = Gallery(env, player, float(played.rewards.sum()), steps, frames, tuple(embeddings), scaling)
             if embeddings:
                 galleries.append(gallery)
     return Looked(tuple(galleries), tuple(features), tuple(dict.fromkeys(notes)))
@@ -170,8 +172,8 @@ def _eyes(agent: Agent, s: int) -> See:
     return see
 
 
-def _embed(method: str, encoder: str, features: NDArray[np.float32]) -> Embedding:
-    plane = mds(features)
+def _embed(method: str, encoder: str, features: NDArray[np.float32], scaling: Scaling) -> Embedding:
+    plane = mds(features, scaling)
     furthest = float(np.linalg.norm(plane.points, axis=1).max())
     return Embedding(method, encoder, plane.points / (furthest or 1.0), plane.stress)
 

@@ -131,6 +131,8 @@ class Gallery:
     frames: tuple[bytes, ...]
     """N small PNG pictures."""
     embeddings: tuple[Embedding, ...]
+    scaling: str = "classical"
+    """Which multidimensional scaling placed them."""
 
 
 @dataclass(frozen=True)
