@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from protovalue.config import AgentConfig, DqnConfig, OnlineConfig
 from protovalue.envs.base import Env
@@ -142,33 +143,37 @@ def against_sb3(result: Table, seconds: float, repeats: int) -> None:
     from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 
     from protovalue.envs.registry import make
-    from protovalue.nets.encoders import make_encoder
 
     class Trunk(BaseFeaturesExtractor):
-        """Our MinAtar network as Stable-Baselines3's feature extractor."""
+        """The MinAtar network as Stable-Baselines3's feature extractor, in PyTorch's own layers."""
 
         def __init__(self, space: gymnasium.spaces.Box) -> None:
             super().__init__(space, 128)
-            self.net = make_encoder("minatar", space.shape, 1, torch.Generator().manual_seed(0))
+            layers = (nn.Conv2d(4, 16, 3), nn.ReLU(), nn.Flatten(), nn.Linear(1024, 128), nn.ReLU())
+            self.net = nn.Sequential(*layers)
 
         def forward(self, obs: torch.Tensor) -> torch.Tensor:
-            return self.net(obs.to(torch.uint8))
+            found: torch.Tensor = self.net(obs)
+            return found
 
     class Single(gymnasium.Env[Any, Any]):
-        """One of our environments as a plain Gymnasium environment; its bits are 0 and 255, so scaled alike."""
+        """One of our environments as a plain Gymnasium environment, channels first as PyTorch's layers want them."""
 
         def __init__(self) -> None:
             self.vector = make("minatar/breakout", 1)
-            self.observation_space = gymnasium.spaces.Box(0, 255, (1, 10, 10, 4), np.uint8)
+            self.observation_space = gymnasium.spaces.Box(0, 1, (4, 10, 10), np.uint8)
             self.action_space = gymnasium.spaces.Discrete(3)
 
         def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-            return self.vector.reset(seed=seed)[0][0].astype(np.uint8) * 255, {}
+            return self.plain(self.vector.reset(seed=seed)[0]), {}
 
         def step(self, action: Any) -> Any:
             obs, reward, terminated, truncated, info = self.vector.step(np.array([action]))
             last = info["final_obs"] if info else obs
-            return last[0].astype(np.uint8) * 255, float(reward[0]), bool(terminated[0]), bool(truncated[0]), {}
+            return self.plain(last), float(reward[0]), bool(terminated[0]), bool(truncated[0]), {}
+
+        def plain(self, obs: Any) -> Any:
+            return obs[0, 0].transpose(2, 0, 1).astype(np.uint8)
 
     settings = DqnConfig(env="minatar/breakout", out=Path("unused"), replay_size=10_000, replay_min=100)
     config = resolve(replace(settings, update_every=1, n_step=1), dqn.PRESETS)

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.optim.adam import adam
 
 from protovalue.config import AgentConfig
 from protovalue.losses import categorical_loss, categorical_target, q_loss, q_loss_slope, q_target
@@ -109,9 +110,8 @@ class Agent(nn.Module):
             if rows.stop == self.num_seeds:  # the last seed's: go on to the next parameter
                 start = end
         # Adam is elementwise: over S rows that step together it is S separate optimisers.
-        whole = nn.Parameter(self.theta)
-        whole.grad = self.gradient
-        self._adam = torch.optim.Adam([whole], self.rule.learning_rate, BETAS, self.rule.adam_epsilon, fused=True)
+        self._moments = {name: torch.zeros_like(self.theta) for name in ("exp_avg", "exp_avg_sq")}
+        self._moments["step"] = torch.zeros((), device=device)
 
     def _parameters_of(self, which: str) -> list[tuple[nn.Parameter, slice, tuple[int, ...]]]:
         """List parameters with the rows of `theta` that they fill and their shape for one seed."""
@@ -156,14 +156,14 @@ class Agent(nn.Module):
         )
         weight = None if weight is None else weight.to(device)
         x, next_for_target, next_for_choice = self.features_of(batch)
-        if x.requires_grad or self._categorical or self.rule.hidden:
+        if self._categorical or self.rule.hidden:
             loss, value = self._loss(x, next_for_target, next_for_choice, action, reward, discount)
             total = (loss if weight is None else loss * weight).mean(dim=1).sum()
             torch._foreach_copy_(self._gradients, torch.autograd.grad(total, self._trained))
         else:
             loss, value = self._linear_gradient(x, next_for_target, next_for_choice, action, reward, discount, weight)
         norm = self._clip()
-        self._adam.step()
+        self._adam()
         self.updates += 1
         if self.updates % self.rule.target_every == 0:
             self.target.copy_(self.theta)
@@ -183,6 +183,7 @@ class Agent(nn.Module):
         """Compute the gradient of the mean of `_loss` where Q is linear, in closed form: half the time of autograd.
 
         d/dw_a = 1/B sum over the transitions with action a of weight * slope * phi(x)
+        d/dphi(x) = 1/B weight * slope * w_a, from where autograd goes on through encoders that are trained
         """
         index = action.unsqueeze(-1)
         outputs = self.heads(x)  # (S, B, A)
@@ -193,9 +194,12 @@ class Agent(nn.Module):
         if weight is not None:
             slope.mul_(weight)
         by_action = torch.zeros_like(outputs).scatter_(-1, index, slope.unsqueeze(-1))  # (S, B, A)
-        for_weight, for_bias = self._gradients
+        for_weight, for_bias = self._gradients[:2]
         torch.bmm(by_action.transpose(1, 2), x, out=for_weight)
         torch.sum(by_action, dim=1, out=for_bias)
+        if x.requires_grad:
+            inner = torch.autograd.grad(x, self._trained[2:], torch.bmm(by_action, self.heads.weights[0]))
+            torch._foreach_copy_(self._gradients[2:], inner)
         return q_loss(value, target, self.rule.huber), value
 
     def _loss(
@@ -230,18 +234,25 @@ class Agent(nn.Module):
             self.gradient.mul_((self.rule.max_gradient_norm / norm.clamp_min(1e-12)).clamp_max(1.0).unsqueeze(1))
         return norm
 
+    @torch.no_grad()
+    def _adam(self) -> None:
+        """Take Adam's step; as a function, which saves the optimiser object's bookkeeping in every update."""
+        rule, own = self.rule, self._moments
+        adam(
+            [self.theta], [self.gradient], [own["exp_avg"]], [own["exp_avg_sq"]], [], [own["step"]],
+            fused=True, amsgrad=False, maximize=False, weight_decay=0.0,
+            beta1=BETAS[0], beta2=BETAS[1], lr=rule.learning_rate, eps=rule.adam_epsilon,
+        )  # fmt: skip
+
     def tensors(self) -> dict[str, NDArray[np.float32]]:
         """Return all that is learned, for a checkpoint."""
-        tensors = {"theta": self.theta, "target": self.target, **self._adam.state_dict()["state"].get(0, {})}
+        tensors = {"theta": self.theta, "target": self.target, **self._moments}
         return {name: tensor.detach().cpu().numpy() for name, tensor in tensors.items()}
 
     def load(self, tensors: dict[str, NDArray[Any]], updates: int) -> None:
         """Take back what `tensors` returned."""
-        own = {name: torch.from_numpy(tensors[name]) for name in tensors}
-        self.theta.copy_(own.pop("theta"))
-        self.target.copy_(own.pop("target"))
-        if own:  # none before the first update
-            self._adam.load_state_dict({"state": {0: own}, "param_groups": self._adam.state_dict()["param_groups"]})
+        for name, tensor in {"theta": self.theta, "target": self.target, **self._moments}.items():
+            tensor.copy_(torch.from_numpy(tensors[name]).view_as(tensor))  # a number is stored as one entry
         self.updates = updates
 
 

@@ -118,7 +118,7 @@ class Dqn(Agent):
     def _encode(self, encoders: nn.ModuleList, obs: NDArray[Any]) -> Tensor:
         frames = torch.from_numpy(np.ascontiguousarray(obs)).to(self.theta.device)
         rows = [encoder(part) for encoder, part in zip(encoders, frames, strict=True)]
-        features = torch.stack(rows)
+        features = torch.stack(rows) if len(rows) > 1 else rows[0].unsqueeze(0)  # no copy of a single one
         return features if self._factor == 1.0 else features * self._factor
 
 
