@@ -48,6 +48,14 @@ def test_every_command_explains_itself_with_an_example_that_parses(name, capsys,
     assert len(called) == 1
 
 
+@pytest.mark.parametrize(("flags", "expected"), [([], None), (["--double"], True), (["--no-double"], False)])
+def test_a_switch_can_be_turned_off_that_a_preset_has_on(flags, expected, monkeypatch):
+    called, load = [], cli._load
+    monkeypatch.setattr(cli, "_load", lambda where: called.append if where == COMMANDS["dqn"].run else load(where))
+    assert main(["dqn", "--env", "minatar/asterix", "--out", "x", *flags]) == 0
+    assert called[0].double is expected
+
+
 def test_overview_and_version(capsys):
     assert main([]) == 0
     overview = capsys.readouterr().out

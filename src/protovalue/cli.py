@@ -195,7 +195,7 @@ def _parse(config: type[T], prog: str, args: list[str]) -> T:
     """Parse `args` into a config with tyro; its boxed error becomes one line."""
     import tyro
 
-    style = (tyro.conf.FlagCreatePairsOff, tyro.conf.PositionalMetavarFromFieldName, tyro.conf.DisallowNone)
+    style = (tyro.conf.PositionalMetavarFromFieldName, tyro.conf.DisallowNone)
     errors = io.StringIO()
     try:
         with contextlib.redirect_stderr(errors):

@@ -254,7 +254,7 @@ class AgentConfig:
     """Adam's epsilon; its betas are 0.9 and 0.999."""
     max_gradient_norm: float | None = None
     """Norm to which a seed's gradient is scaled down; 0 is off."""
-    batch_size: int = 32
+    batch_size: int | None = None
     """Transitions in a batch."""
     replay_min: int | None = None
     """Agent steps before the first update."""
@@ -268,7 +268,7 @@ class AgentConfig:
     """Updates between copies to the target network."""
     clip_rewards: bool = True
     """Learn from rewards clipped to [-1, 1]; returns are always reported raw."""
-    double: bool = False
+    double: bool | None = None
     """Double Q-learning: the trained network chooses the next action, the target network values it."""
     huber: bool = False
     """Huber loss in place of the squared error (not with c51)."""

@@ -294,6 +294,19 @@ def test_the_paper_s_settings():
     assert {name: getattr(dopamine, name) for name in expected} == expected
 
 
+def test_a_preset_may_know_a_single_environment():
+    presets = {
+        ("small", "*"): {"steps": 1, "n_step": 1, "epsilon": 0.5, "double": True},
+        ("small", "minatar"): {"n_step": 2, "epsilon": 0.4},
+        ("small", "minatar/asterix"): {"epsilon": 0.3, "batch_size": 7},
+        ("paper", "minatar/asterix"): {"epsilon": 0.2},
+    }
+    found = resolve(DqnConfig(env="minatar/asterix", out=Path("x"), double=False), presets)
+    assert (found.steps, found.n_step, found.epsilon, found.batch_size, found.double) == (1, 2, 0.3, 7, False)
+    found = resolve(DqnConfig(env="minatar/breakout", out=Path("x")), presets)
+    assert (found.n_step, found.epsilon, found.batch_size, found.double) == (2, 0.4, 32, True)
+
+
 def test_memory_is_printed_and_refused_before_anything_is_written(tmp_path, monkeypatch, capsys):
     flags = f"online --encoder random:minatar:1 --env minatar/breakout --seeds 0-8 --steps 90 --out {tmp_path}/r"
     monkeypatch.setattr(replay, "available_memory", lambda: 100)

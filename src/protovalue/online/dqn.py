@@ -66,6 +66,16 @@ PRESETS: Presets = {
         "target_every": 500,
         "threads": 1,
     },
+    # Asterix never shows the same screen twice: learning often from few transitions fits their noise, values explode
+    # and the policy stays random (docs/online.md). So: few updates, large batches, nothing forgotten, one-step returns.
+    ("small", "minatar/asterix"): {
+        "n_step": 1,
+        "double": True,
+        "batch_size": 256,
+        "update_every": 32,
+        "target_every": 40,
+        "replay_size": 300_000,
+    },
 }
 
 

@@ -134,7 +134,7 @@ class Loop:
         checkpoint = run.resumed_from
         self.step = checkpoint.step if checkpoint else 0
         self._explore = Draws(self.seeds, EXPLORE, 2)
-        self._sample = Draws(self.seeds, SAMPLE, config.batch_size)
+        self._sample = Draws(self.seeds, SAMPLE, _set(config.batch_size))
         count = len(self.seeds)
         self._returns, self._lengths = np.zeros(count), np.zeros(count, np.int64)  # of the episodes under way
         self._finished: list[list[float]] = [[] for _ in self.seeds]  # returns since the last log line

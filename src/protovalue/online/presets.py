@@ -10,11 +10,11 @@ Presets = dict[tuple[str, str], dict[str, Any]]
 
 
 def resolve(config: T, presets: Presets) -> T:
-    """Fill the fields left at None by (preset, family of the environment); "*" is every family."""
+    """Fill the fields left at None by preset and environment: "*" is every one, then its family, then itself."""
     family = config.env.partition("/")[0]
-    values: dict[str, Any] = {}
-    for key in ((config.preset, "*"), (config.preset, family)):
-        values |= presets.get(key, {})
+    values: dict[str, Any] = {"batch_size": 32, "double": False}  # unless a preset says otherwise
+    for whom in ("*", family, config.env):
+        values |= presets.get((config.preset, whom), {})
     config = replace(config, **{name: value for name, value in values.items() if getattr(config, name) is None})
     if config.epsilon_start is None:  # without a schedule, exploration is the same from the first step to the last
         config = replace(config, epsilon_start=config.epsilon)
