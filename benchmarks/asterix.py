@@ -2,7 +2,7 @@
 
 One data set of a random policy; encoders of several methods on it; then
 - what a linear readout knows: where the player is, and whether the cell that a move leads to has an enemy in it
-  (the next step is then the last one), by ridge regression and by a network with one hidden layer;
+  (the next step is then the last one);
 - what agents on the frozen features reach: linear, and with one hidden layer.
 """
 
@@ -15,8 +15,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.model_selection import GroupKFold
-from sklearn.neural_network import MLPRegressor
 
 import protovalue
 from protovalue.config import CollectConfig, OnlineConfig
@@ -48,17 +46,6 @@ def places(observations: NDArray[np.bool_]) -> tuple[NDArray[np.float64], NDArra
     return player.astype(np.float64), np.stack(danger, axis=1).astype(np.float64)
 
 
-def hidden_probe(x: NDArray[np.float32], y: NDArray[np.float64], groups: NDArray[np.int64]) -> float:
-    """Return the R^2, mean over targets, of a network with one hidden layer on groups that it has not seen."""
-    train, test = next(GroupKFold(5).split(x, y, groups))
-    scaled = (x - x[train].mean(axis=0)) / x[train].std()
-    network = MLPRegressor(hidden_layer_sizes=(HIDDEN,), early_stopping=True, max_iter=200, random_state=0).fit(
-        scaled[train], y[train]
-    )
-    wrong = np.square(y[test] - network.predict(scaled[test])).sum(axis=0)
-    return float(np.mean(1 - wrong / np.square(y[test] - y[train].mean(axis=0)).sum(axis=0)))
-
-
 def main(quick: bool) -> None:
     """Print the table and a line of JSON."""
     torch.set_num_threads(1)
@@ -71,8 +58,8 @@ def main(quick: bool) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         collect(CollectConfig(GAME, folder / "data", steps=5_000 if quick else 150_000), quiet=True)
-        for number, (title, kind) in enumerate(METHODS.items()):
-            for seed in seeds:
+        for seed in seeds:
+            for number, (title, kind) in enumerate(METHODS.items()):
                 out = folder / f"pretrain-{number}-{seed}"
                 pretrain(kind(out=out, data=(folder / "data",), cache=folder / "cache", seed=seed, steps=steps), True)
                 encoder = protovalue.load_encoder(out)
@@ -82,7 +69,6 @@ def main(quick: bool) -> None:
                     "seed": seed,
                     "player": float(linear_probe(x, player, states.groups).mean()),
                     "danger": float(linear_probe(x, danger, states.groups).mean()),
-                    "danger_hidden": hidden_probe(x, danger, states.groups),
                 }
                 for what, hidden in (("linear", ()), ("hidden", (HIDDEN,))):
                     online = OnlineConfig(
@@ -92,8 +78,8 @@ def main(quick: bool) -> None:
                     row[f"return_{what}"] = read_run(train_online(online, quiet=True))["done"]["training_return"]
                 rows.append(row)
                 print(json.dumps(row), flush=True)
-    print(f"\n{'':<24}{'player':>9}{'danger':>9}{'hidden':>9}{'return':>9}{'hidden':>9}")
-    columns = ("player", "danger", "danger_hidden", "return_linear", "return_hidden")
+    print(f"\n{'':<24}{'player':>9}{'danger':>9}{'return':>9}{'hidden':>9}")
+    columns = ("player", "danger", "return_linear", "return_hidden")
     for title in METHODS:
         means = [statistics.mean(row[column] for row in rows if row["method"] == title) for column in columns]
         print(f"{title:<24}" + "".join(f"{mean:>9.2f}" for mean in means))
