@@ -74,6 +74,22 @@ def test_the_closed_form_is_the_gradient(options, weighted):
         torch.testing.assert_close(found, wanted)
 
 
+@pytest.mark.parametrize("options", [{}, {"double": True}, {"huber": True}])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_the_closed_form_goes_on_through_trained_encoders(options, weighted):
+    agent = dqn(replace(RULE, **options), (0, 1))
+    weight = torch.rand(2, 4, generator=torch.Generator().manual_seed(0)) if weighted else None
+    data = frames(2)
+    parts = [torch.from_numpy(part) for part in (data.action, data.reward, data.discount)]
+    loss, _ = agent._loss(*agent.features_of(data), *parts)
+    total = (loss if weight is None else loss * weight).mean(dim=1).sum()
+    expected = torch.autograd.grad(total, agent._trained)
+    agent.update(data, weight)
+    assert len(expected) == 2 + 2 * 4  # the heads' weight and bias, four parameters of each encoder
+    for found, wanted in zip(agent._gradients, expected, strict=True):
+        torch.testing.assert_close(found, wanted)
+
+
 @pytest.mark.parametrize("options", OPTIONS)
 def test_each_seed_is_a_torch_network_with_an_adam_of_its_own(options):
     """Three seeds in one against torch's modules, its Adam and its gradient clipping, one seed at a time."""

@@ -66,8 +66,8 @@ PRESETS: Presets = {
         "target_every": 500,
         "threads": 1,
     },
-    # Asterix never shows the same screen twice: learning often from few transitions fits their noise, values explode
-    # and the policy stays random (docs/online.md). So: few updates, large batches, nothing forgotten, one-step returns.
+    # In Asterix learning often from few transitions overfits: values explode and the policy stays random
+    # (docs/online.md). So: few updates, large batches, nothing forgotten, one-step returns.
     ("small", "minatar/asterix"): {
         "n_step": 1,
         "double": True,
