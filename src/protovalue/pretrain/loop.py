@@ -14,7 +14,7 @@ from protovalue.config import PretrainConfig
 from protovalue.data.dataset import Dataset, open_dataset
 from protovalue.data.sampler import Prefetcher, Sampler
 from protovalue.encoder import save_encoder
-from protovalue.envs.registry import make
+from protovalue.envs.registry import import_module_of, make
 from protovalue.errors import UserError
 from protovalue.interrupt import stop_on_interrupt
 from protovalue.nets.memory import keep_freed_memory
@@ -99,6 +99,7 @@ def _experience(config: PretrainConfig, cls: type[Method]) -> tuple[Dataset | No
         raise UserError(f"--data: missing; method {config.method} learns from a data set")
     if not config.env:
         raise UserError("--env or --data: missing; one of them says what an observation looks like")
+    import_module_of(config.env)
     env = make(config.env)
     return None, env.env_id, env.single_observation_space.shape
 
