@@ -93,7 +93,7 @@ def collect(config: CollectConfig, quiet: bool = False) -> Dataset:
             buffer.end(End.CUT)
         env.close()
     if stop.requested and done < config.steps:
-        raise KeyboardInterrupt
+        raise stop.error()
     return open_dataset(config.out)
 
 

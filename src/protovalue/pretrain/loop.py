@@ -164,7 +164,8 @@ def _train(
                 torch.nn.utils.clip_grads_with_norm_(method.parameters(), method.max_gradient_norm, gradient_norm)
             optimizer.step()
             method.after_step()
-            saving = step % config.checkpoint_every == 0 or step == steps or stop.requested
+            stopping = stop.requested  # read once: what comes from here on must not end a step that was not saved
+            saving = step % config.checkpoint_every == 0 or step == steps or stopping
             if (log_now or saving or device == "cpu") and int(good) < step - first:
                 _stop_at_non_finite(run, first + int(good) + 1)
             if log_now:
@@ -184,8 +185,8 @@ def _train(
             if saving:
                 run.save(step, _tensors(method, optimizer), {})
             bar.advance(1, f"loss {metrics['loss']:.4f}" if metrics else "")
-            if stop.requested and step < steps:
-                raise KeyboardInterrupt
+            if stopping and step < steps:
+                raise stop.error()
     metrics.pop("samples_per_second", None)
     return {"steps": step, **metrics}
 
