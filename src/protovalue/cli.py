@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from protovalue import __version__
 from protovalue.errors import UserError, unknown
+from protovalue.interrupt import ending_at_once, farewell, raised
 
 T = TypeVar("T")
 
@@ -110,22 +111,24 @@ COMMANDS = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one sub-command; return 0, or 2 after a user's mistake, or 130 after Ctrl-C."""
+    """Run one sub-command; return 0, or 2 after a user's mistake, 130 after Ctrl-C, 143 after SIGTERM."""
     args = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in args
     args = [arg for arg in args if arg != "--debug"]
     try:
-        return _dispatch(args)
+        with raised():
+            return _dispatch(args)
     except UserError as error:
         if debug:
             raise
-        print(f"pvn: {error}", file=sys.stderr)
+        print(f"pvn: {_printable(str(error))}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
         if debug:
             raise
-        print("pvn: interrupted; the same command continues", file=sys.stderr)
-        return 130
+        line, code = farewell(error)
+        print(line, file=sys.stderr)
+        return code
     except BrokenPipeError:  # the reader of a pipe, such as head, has had enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
@@ -133,8 +136,30 @@ def main(argv: Sequence[str] | None = None) -> int:
         if debug:
             raise
         where = f"{error.filename}: " if error.filename else ""
-        print(f"pvn: {where}{error.strerror or error}", file=sys.stderr)
+        print(f"pvn: {_printable(f'{where}{error.strerror or error}')}", file=sys.stderr)
         return 2
+    except UnicodeEncodeError as error:  # JSON can hold what no text file can
+        if debug:
+            raise
+        print(f"pvn: found {error.object[error.start : error.end]!a} in a text, expected Unicode", file=sys.stderr)
+        return 2
+    except (MemoryError, RuntimeError) as error:
+        if debug or not _is_lack_of_memory(error):
+            raise
+        print(
+            f"pvn: out of memory: {_printable(str(error).partition(chr(10))[0] or 'no more is free')}", file=sys.stderr
+        )
+        return 2
+
+
+def _is_lack_of_memory(error: Exception) -> bool:
+    """Whether an error says that there is not enough memory; PyTorch has no exception of its own for that on a CPU."""
+    return isinstance(error, MemoryError) or "t allocate memory" in str(error) or "out of memory" in str(error)
+
+
+def _printable(text: str) -> str:
+    """Escape what would break the line or steer a terminal: a name in a message may come from a file."""
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
 
 
 def _dispatch(args: list[str]) -> int:
@@ -150,9 +175,11 @@ def _dispatch(args: list[str]) -> int:
         return 0
     command = COMMANDS[name]
     rest = args[len(name.split()) :]
-    kind = _load(command.config)
-    config = _parse(kind if isinstance(kind, type) else kind(rest), f"pvn {name}", rest)
-    _load(command.run)(config)
+    with ending_at_once():  # imports take seconds
+        kind = _load(command.config)
+        config = _parse(kind if isinstance(kind, type) else kind(rest), f"pvn {name}", rest)
+        run = _load(command.run)
+    run(config)
     return 0
 
 

@@ -401,6 +401,8 @@ class EvaluateConfig:
     """File for the result; None is evaluation.json in the run folder."""
     video: Path | None = None
     """Also write an animated GIF of the first seed's first episode to this file."""
+    env: str | None = None
+    """The run's environment; needed for gym/MODULE:ID only, whose module is imported if it is named here."""
 
     def __post_init__(self) -> None:
         require(self.episodes >= 1, "--episodes", self.episodes, "at least 1")
@@ -548,6 +550,8 @@ class ReportConfig:
     """How a trajectory is placed in the plane: by eigenvectors, or by lowering the stress from there."""
     draws: int = 2_000
     """Draws of the bootstrap."""
+    env: tuple[str, ...] = ()
+    """Environments gym/MODULE:ID among the runs', whose modules are imported so that their games can be played."""
 
     def __post_init__(self) -> None:
         require(self.draws >= 100, "--draws", self.draws, "at least 100")

@@ -1,22 +1,72 @@
 """The artefact of pretraining: a frozen encoder in a folder of its own, to be loaded anywhere."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any, Literal, Self, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from protovalue.config import EnvOptions
 from protovalue.errors import UserError
-from protovalue.files import read_json, size_and_crc, write_atomic, write_json
+from protovalue.files import beside, make_folder, read_json, size_and_crc, write_atomic, write_json
 from protovalue.nets.encoders import Encoder, make_encoder
+from protovalue.schema import checked, require
 
 CONFIG, MODEL, CARD = "config.json", "model.safetensors", "README.md"
 FORMAT, VERSION = "protovalue encoder", 1
+LARGEST = 1 << 22  # values of an observation: 150 times those of Atari
+
+
+@dataclass(frozen=True)
+class _Summary:
+    """What others read of `about.summary`."""
+
+    feature_rms: float | None = None
+
+    def __post_init__(self) -> None:
+        good = self.feature_rms is None or math.isfinite(self.feature_rms)
+        require(good, "feature_rms", self.feature_rms, "a finite number")
+
+
+@dataclass(frozen=True)
+class _About:
+    """What others read of `about`."""
+
+    env_id: str | None = None
+    env_options: dict[str, Any] = field(default_factory=dict)
+    method: str | None = None
+    config: dict[str, Any] = field(default_factory=dict)
+    summary: _Summary = field(default_factory=_Summary)
+
+
+@dataclass(frozen=True)
+class _Config:
+    """config.json."""
+
+    format: str
+    version: int
+    encoder: Literal["impala", "nature", "minatar"]
+    width: int
+    observation_shape: tuple[int, ...]
+    num_features: int
+    crc32: int
+    about: _About
+    readout: Literal["relu", "projection"] = "relu"
+
+    def __post_init__(self) -> None:
+        require(self.format == FORMAT, "format", self.format, repr(FORMAT))
+        require(self.version == VERSION, "version", self.version, str(VERSION))
+        require(0 < self.width < 1 << 16, "width", self.width, "a small multiplier, at least 1")
+        shape = self.observation_shape
+        good = all(size > 0 for size in shape) and math.prod(shape) <= LARGEST
+        require(good, "observation_shape", shape, f"sizes of 1 or more, at most {LARGEST:,} values in all")
 
 
 class FrozenEncoder(nn.Module):
@@ -53,16 +103,14 @@ def save_encoder(
     folder: Path, encoder: Encoder, architecture: str, width: int, about: dict[str, Any], card: Sequence[str]
 ) -> None:
     """Write an encoder as a folder: config.json, model.safetensors and a model card."""
-    folder.mkdir(parents=True, exist_ok=True)
-    beside = folder / f".{MODEL}.tmp"
+    make_folder(folder)
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in encoder.state_dict().items()}
     try:
-        save_file(tensors, beside, metadata={"format": "pt"})
-        _, crc = size_and_crc(beside, durable=True)
+        with beside(folder / MODEL) as new:
+            save_file(tensors, new, metadata={"format": "pt"})
+            _, crc = size_and_crc(new, durable=True)
     except (OSError, SafetensorError) as error:
-        beside.unlink(missing_ok=True)
         raise UserError(f"{folder / MODEL}: cannot write the encoder: {' '.join(str(error).split())}") from error
-    beside.replace(folder / MODEL)
     fields = {
         "format": FORMAT,
         "version": VERSION,
@@ -87,18 +135,37 @@ def load_encoder(path: Path | str, device: str = "cpu") -> FrozenEncoder:
     if not (folder / CONFIG).is_file():
         raise UserError(f"{given}: no encoder here: {CONFIG} is missing")
     fields = read_json(folder / CONFIG)
-    if fields.get("format") != FORMAT or fields.get("version") != VERSION:
-        raise UserError(f"{folder / CONFIG}: not the config of an encoder of format version {VERSION}")
-    encoder = make_encoder(
-        fields["encoder"], tuple(fields["observation_shape"]), fields["width"], torch.Generator().manual_seed(0)
-    )
-    encoder.readout = fields.get("readout", "relu")
+    config = checked(_Config, fields, folder / CONFIG, extra=True)
+    checked(EnvOptions, config.about.env_options, f"{folder / CONFIG}: field about.env_options")
     try:
-        if size_and_crc(folder / MODEL)[1] != fields["crc32"]:
+        if size_and_crc(folder / MODEL)[1] != config.crc32:
             raise UserError(f"{folder / MODEL}: damaged: its checksum does not match")
+        _check_shapes(config, folder)
+        encoder = make_encoder(config.encoder, config.observation_shape, config.width, torch.Generator().manual_seed(0))
+        encoder.readout = config.readout
         encoder.load_state_dict(load_file(folder / MODEL))
     except FileNotFoundError:
         raise UserError(f"{folder / MODEL}: missing") from None
     except (RuntimeError, SafetensorError) as error:
         raise UserError(f"{folder / MODEL}: damaged: {' '.join(str(error).split())}") from error
     return FrozenEncoder(encoder, fields["about"]).to(device)
+
+
+def _check_shapes(config: _Config, folder: Path) -> None:
+    """Refuse a file that has not just the parameters of the config's network, before memory is asked for them."""
+    with torch.device("meta"):  # shapes without values
+        empty = make_encoder(config.encoder, config.observation_shape, config.width, torch.Generator())
+    if empty.num_features != config.num_features:
+        raise UserError(
+            f"{folder / CONFIG}: field num_features: found {config.num_features}, expected {empty.num_features}"
+        )
+    expected = {name: list(tensor.shape) for name, tensor in empty.state_dict().items()}
+    with safe_open(folder / MODEL, "pt") as file:
+        found: Mapping[str, list[int]] = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
+        kinds = {file.get_slice(name).get_dtype() for name in found}
+    for name in sorted(expected.keys() | found.keys()):
+        if expected.get(name) != found.get(name):
+            here, wanted = found.get(name, "no such tensor"), expected.get(name, "no such tensor")
+            raise UserError(f"{folder / MODEL}: damaged: tensor {name[:60]}: found {here}, expected {wanted}")
+    if kinds != {"F32"}:
+        raise UserError(f"{folder / MODEL}: damaged: found tensors of {', '.join(sorted(kinds))}, expected F32")

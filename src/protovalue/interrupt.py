@@ -1,34 +1,120 @@
-"""Ctrl-C that lets the current step finish."""
+"""Ctrl-C and SIGTERM, with which clusters end a job: the step is finished, a checkpoint written, one line said.
 
+Both are a KeyboardInterrupt, so that whatever cleans up after one does so after the other; the exit codes differ.
+"""
+
+import os
 import signal
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+INTERRUPTED, TERMINATED = 128 + signal.SIGINT, 128 + signal.SIGTERM  # exit codes: 130 and 143
+_Handler = Callable[[int, FrameType | None], None]
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM came."""
+
+
+def interruption(number: int | None) -> KeyboardInterrupt:
+    """Return what a signal raises."""
+    return Terminated() if number == signal.SIGTERM else KeyboardInterrupt()
+
+
+def farewell(error: KeyboardInterrupt) -> tuple[str, int]:
+    """Return the last line and the exit code of a command that was ended so."""
+    if isinstance(error, Terminated):
+        return "pvn: terminated; the same command continues", TERMINATED
+    return "pvn: interrupted; the same command continues", INTERRUPTED
+
 
 class Stop:
-    """Whether the user asked to stop."""
+    """Whether the user, or the cluster, asked to stop."""
 
-    requested = False
+    signal: int | None = None
+
+    @property
+    def requested(self) -> bool:
+        """Whether one of the signals came."""
+        return self.signal is not None
+
+    def error(self) -> KeyboardInterrupt:
+        """Return what to raise when all is saved."""
+        return interruption(self.signal)
+
+
+@contextmanager
+def _handling(handle: _Handler) -> Iterator[None]:
+    """Handle both signals for a while; one that is ignored, as in the background of a script, stays so."""
+    if threading.current_thread() is not threading.main_thread():  # only the main thread may handle signals
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    for number in SIGNALS:
+        if before[number] is not signal.SIG_IGN:
+            signal.signal(number, handle)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextmanager
 def stop_on_interrupt() -> Iterator[Stop]:
-    """Turn the first Ctrl-C (or SIGTERM) into `stop.requested`; the second interrupts at once as usual."""
-    stop = Stop()
-    if threading.current_thread() is not threading.main_thread():  # only the main thread may handle signals
-        yield stop
-        return
+    """Turn the first Ctrl-C or SIGTERM into `stop.requested`; a second Ctrl-C interrupts at once.
+
+    A second SIGTERM does not: a cluster may send it to every process of a job, and so may the job's own parent.
+    """
+    stop, pressed = Stop(), 0
 
     def handle(number: int, frame: FrameType | None) -> None:
-        if stop.requested:
+        nonlocal pressed
+        pressed += number == signal.SIGINT
+        if pressed > 1:
             raise KeyboardInterrupt
-        stop.requested = True
+        stop.signal = stop.signal or number
 
-    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
+    with _handling(handle):
         yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+
+
+@contextmanager
+def raised() -> Iterator[None]:
+    """Raise what comes, at once, SIGTERM like Ctrl-C."""
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        raise interruption(number)
+
+    with _handling(handle):
+        yield
+
+
+@contextmanager
+def ending_at_once() -> Iterator[None]:
+    """End the process at once: for a time in which nothing is begun that would need an end, such as imports.
+
+    An exception would not do: some libraries catch all that comes while they are imported, and go on without a part.
+    """
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        line, code = farewell(interruption(number))
+        os.write(sys.__stderr__.fileno() if sys.__stderr__ else 2, f"{line}\n".encode())
+        os._exit(code)
+
+    with _handling(handle):
+        yield
+
+
+@contextmanager
+def deferred() -> Iterator[None]:
+    """Let nothing come until the end: for the import of a library that would swallow it."""
+    came: list[int] = []
+    with _handling(lambda number, frame: came.append(number)):
+        yield
+    for number in came[:1]:
+        signal.raise_signal(number)

@@ -1,10 +1,14 @@
-"""What a process asks of the machine: to end with its parent, to compute with one thread."""
+"""What a process asks of the machine: to end with its parent, to hear no signals, to compute with one thread."""
 
 import multiprocessing
 import os
+import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from multiprocessing import resource_tracker
+
+from protovalue.interrupt import SIGNALS
 
 
 def end_with_parent() -> None:
@@ -17,6 +21,25 @@ def end_with_parent() -> None:
         os._exit(1)
 
     threading.Thread(target=follow, daemon=True).start()
+
+
+@contextmanager
+def shielded() -> Iterator[None]:
+    """Start processes that neither Ctrl-C nor SIGTERM reaches, not even while they start: their parent tells them.
+
+    The signals are blocked, which a child inherits, and come to this process at the end.
+    """
+    resource_tracker.ensure_running()  # it would unblock them when it starts
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def unshielded() -> None:
+    """Hear the signals again, with those that came meanwhile."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
 
 @contextmanager

@@ -3,11 +3,13 @@
 import json
 import logging
 import math
+import os
 import platform
 import re
 import shutil
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, is_dataclass
 from importlib import metadata
 from pathlib import Path
@@ -21,7 +23,22 @@ from safetensors.numpy import load_file, save_file
 
 from protovalue import __version__
 from protovalue.errors import UserError
-from protovalue.files import FolderLock, fsync_folder, read_json, size_and_crc, write_atomic, write_json
+from protovalue.files import (
+    FolderLock,
+    Lines,
+    fsync_folder,
+    json_line,
+    make_folder,
+    naming,
+    open_file,
+    read_json,
+    read_lines,
+    size_and_crc,
+    write_all,
+    write_atomic,
+    write_json,
+)
+from protovalue.schema import checked, require
 
 log = logging.getLogger(__name__)
 
@@ -59,6 +76,43 @@ class Checkpoint:
     step: int
     tensors: dict[str, NDArray[Any]]
     state: dict[str, Any]
+    path: Path = Path()
+    """Where it was read from."""
+
+
+@dataclass(frozen=True)
+class _Config:
+    """config.json."""
+
+    format: str
+    version: int
+    config: dict[str, Any]
+    versions: list[dict[str, str]]
+
+    def __post_init__(self) -> None:
+        require(self.format == FORMAT, "format", self.format, repr(FORMAT))
+        require(self.version == VERSION, "version", self.version, str(VERSION))
+        require(len(self.versions) > 0, "versions", self.versions, "at least one entry")
+
+
+@dataclass(frozen=True)
+class _State:
+    """state.json."""
+
+    step: int
+    bytes: int
+    crc32: int
+    state: dict[str, Any]
+
+
+@contextmanager
+def restoring(checkpoint: Checkpoint) -> Iterator[None]:
+    """Say that a checkpoint is not one of this run where what it holds does not fit."""
+    try:
+        yield
+    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        what = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        raise UserError(f"{checkpoint.path}: damaged: it does not hold the state of such a run ({what})") from error
 
 
 class Run:
@@ -70,7 +124,7 @@ class Run:
     def __init__(self, path: Path, lock: FolderLock, resumed_from: Checkpoint | None, keep: int) -> None:
         self.path, self._lock, self._keep = path, lock, keep
         self.resumed_from = resumed_from
-        self._metrics = (path / METRICS).open("a", encoding="utf-8")
+        self._metrics = open_file(path / METRICS, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         self._events = _Events(path / EVENTS, None if resumed_from is None else resumed_from.step)
 
     @classmethod
@@ -93,10 +147,11 @@ class Run:
             if exists:
                 _check_config(path, fields, set(may_change))
             _record_config(path, fields)
-            (path / CHECKPOINTS).mkdir(exist_ok=True)
+            make_folder(path / CHECKPOINTS)
+            make_folder(path / EVENTS)
             _sweep(path / CHECKPOINTS)
             checkpoint = _newest(path / CHECKPOINTS)
-            _forget_metrics_after(path / METRICS, -1 if checkpoint is None else checkpoint.step)
+            _forget_metrics_after(path, -1 if checkpoint is None else checkpoint.step)
             return cls(path, lock, checkpoint, max(keep, 1))
         except BaseException:
             lock.release()
@@ -106,8 +161,8 @@ class Run:
         """Append metrics of a step to metrics.jsonl and to the TensorBoard events; non-finite values become null."""
         values = {name: float(value) for name, value in metrics.items()}
         finite = {name: value if math.isfinite(value) else None for name, value in values.items()}
-        self._metrics.write(json.dumps({"step": step, "time": round(time.time(), 3), **finite}) + "\n")
-        self._metrics.flush()
+        with naming(self.path / METRICS):
+            write_all(self._metrics, json_line({"step": step, "time": round(time.time(), 3), **finite}))
         self._events.add(step, values)
 
     def save(self, step: int, tensors: Tensors, state: Mapping[str, Any]) -> None:
@@ -143,26 +198,41 @@ class Run:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._metrics.close()
-        self._events.close()
-        self._lock.release()
+        try:
+            self._events.close()
+        finally:
+            os.close(self._metrics)
+            self._lock.release()
 
 
 def read_run(path: Path) -> dict[str, Any]:
     """Read the config that a run was made with, its versions, and its summary if it is done."""
     if not (path / CONFIG).is_file():
         raise UserError(f"{path}: not a run: {CONFIG} is missing")
-    recorded = read_json(path / CONFIG)
-    if recorded.get("format") != FORMAT or recorded.get("version") != VERSION:
-        raise UserError(f"{path / CONFIG}: not the config of a run of format version {VERSION}")
+    recorded = asdict(checked(_Config, read_json(path / CONFIG), path / CONFIG))
     recorded["done"] = read_json(path / DONE) if (path / DONE).is_file() else None
     return recorded
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Read a run's metrics, one dict a line; a line that a kill cut short is left out."""
-    lines = (path / METRICS).read_text(encoding="utf-8").splitlines(keepends=True) if (path / METRICS).exists() else []
-    return [json.loads(line) for line in lines if line.endswith("\n")]
+    """Read a run's metrics, one dict a line; one that is damaged, or that a kill cut short, is left out and named."""
+    return _metrics(path).rows
+
+
+def _metrics(path: Path) -> Lines:
+    """Read the lines of metrics.jsonl."""
+    lines = read_lines(path / METRICS, _misfit)
+    if lines.damage:
+        log.warning("%s", lines.damage)
+    return lines
+
+
+def _misfit(row: Mapping[str, Any]) -> str:
+    """Say what is wrong with a line of metrics: it has a step, and numbers by name."""
+    if type(row.get("step")) is not int or row["step"] < 0:
+        return "no step"
+    wrong = [name for name, value in row.items() if value is not None and type(value) not in (int, float)]
+    return f"{wrong[0][:40]!r} is no number" if wrong else ""
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
@@ -180,7 +250,7 @@ class _Events:
         from tensorboard.compat.proto.event_pb2 import Event, SessionLog
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-        self._event = Event
+        self._event, self._folder = Event, folder
         self._writer = EventFileWriter(str(folder))
         if resumed_at is not None:
             start = SessionLog(status=SessionLog.START)
@@ -190,10 +260,12 @@ class _Events:
         from tensorboard.compat.proto.summary_pb2 import Summary
 
         summary = Summary(value=[Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()])
-        self._writer.add_event(self._event(step=step, wall_time=time.time(), summary=summary))
+        with naming(self._folder):
+            self._writer.add_event(self._event(step=step, wall_time=time.time(), summary=summary))
 
     def close(self) -> None:
-        self._writer.close()
+        with naming(self._folder):
+            self._writer.close()
 
 
 def _check_config(path: Path, fields: dict[str, Any], may_change: set[str]) -> None:
@@ -209,7 +281,7 @@ def _check_config(path: Path, fields: dict[str, Any], may_change: set[str]) -> N
 
 def _record_config(path: Path, fields: dict[str, Any]) -> None:
     """Write the config with the versions that run it, newest last."""
-    history = read_json(path / CONFIG)["versions"] if (path / CONFIG).exists() else []
+    history = read_run(path)["versions"] if (path / CONFIG).exists() else []
     now = versions()
     if history and history[-1] != now:
         changed = ", ".join(f"{k} {history[-1].get(k)} -> {v}" for k, v in now.items() if history[-1].get(k) != v)
@@ -230,11 +302,13 @@ def _newest(folder: Path) -> Checkpoint | None:
     for step in sorted(_steps(folder), reverse=True) if folder.is_dir() else []:
         path = folder / f"step-{step:012d}"
         try:
-            recorded = read_json(path / STATE)
-            if size_and_crc(path / TENSORS) != (recorded["bytes"], recorded["crc32"]):
+            recorded = checked(_State, read_json(path / STATE), path / STATE)
+            if recorded.step != step:
+                raise UserError(f"{path / STATE}: field step: found {recorded.step}, expected {step}")
+            if size_and_crc(path / TENSORS) != (recorded.bytes, recorded.crc32):
                 raise UserError(f"{path / TENSORS}: damaged: its checksum does not match")
-            return Checkpoint(step, load_file(path / TENSORS), recorded["state"])
-        except (UserError, OSError, KeyError, SafetensorError) as error:
+            return Checkpoint(step, load_file(path / TENSORS), recorded.state, path)
+        except (UserError, OSError, SafetensorError, LookupError, TypeError, ValueError) as error:
             log.warning("%s: passed over: %s", path, error)
     return None
 
@@ -251,14 +325,15 @@ def _sweep(folder: Path) -> None:
     """Remove what a kill left half-written or half-removed."""
     for entry in folder.iterdir():
         if entry.name.startswith("."):
-            shutil.rmtree(entry, ignore_errors=True)
+            if entry.is_dir() and not entry.is_symlink():
+                shutil.rmtree(entry, ignore_errors=True)
+            else:
+                entry.unlink()
 
 
 def _forget_metrics_after(path: Path, step: int) -> None:
-    """Drop the metrics that the resumed run will write again, and a line that a kill cut short."""
-    if not path.exists():
-        return
-    lines = path.read_bytes().splitlines(keepends=True)
-    kept = [line for line in lines if line.endswith(b"\n") and json.loads(line)["step"] <= step]
-    if len(kept) < len(lines):
-        write_atomic(path, b"".join(kept))
+    """Drop the metrics that the resumed run will write again, and lines that are damaged or cut short."""
+    lines = _metrics(path)
+    kept = [raw for row, raw in zip(lines.rows, lines.raw, strict=True) if row["step"] <= step]
+    if len(kept) < len(lines.raw) or lines.damage:
+        write_atomic(path / METRICS, b"".join(kept))

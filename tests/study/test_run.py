@@ -253,7 +253,7 @@ def test_a_folder_that_was_killed_before_its_plan_was_written_is_taken(tmp_path)
     out, file = tmp_path / "out", tmp_path / "study.toml"
     file.write_text(TINY)
     out.mkdir()
-    for name in ("lock", "workers", ".study.json.tmp"):
+    for name in ("lock", "workers", ".new-0123456789abcdef.json"):
         (out / name).touch()
     with pytest.raises(UserError, match="failed"):  # stages without results, not the folder
         study_run(StudyRunConfig(file, out), Rigged())

@@ -11,7 +11,7 @@ from protovalue.data.dataset import Array, Dataset, open_dataset
 from protovalue.data.format import End, Manifest
 from protovalue.data.writer import DatasetWriter
 from protovalue.envs.base import Env
-from protovalue.envs.registry import make
+from protovalue.envs.registry import import_module_of, make
 from protovalue.errors import UserError
 from protovalue.interrupt import stop_on_interrupt
 from protovalue.progress import ProgressBar
@@ -60,6 +60,7 @@ def collect(config: CollectConfig, quiet: bool = False) -> Dataset:
     if config.policy != "random":
         raise ValueError(f"collect runs the random policy only, found {config.policy}")
     num_envs = config.num_envs or 16
+    import_module_of(config.env)
     env = make(config.env, num_envs, **config.options.given())
     done, parts = _already(config)
     if done >= config.steps:
@@ -92,7 +93,7 @@ def collect(config: CollectConfig, quiet: bool = False) -> Dataset:
             buffer.end(End.CUT)
         env.close()
     if stop.requested and done < config.steps:
-        raise KeyboardInterrupt
+        raise stop.error()
     return open_dataset(config.out)
 
 

@@ -5,7 +5,6 @@ import logging
 import multiprocessing
 import os
 import re
-import signal
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -29,7 +28,7 @@ from protovalue.envs.atari import game_names
 from protovalue.envs.registry import make
 from protovalue.errors import UserError
 from protovalue.interrupt import stop_on_interrupt
-from protovalue.processes import end_with_parent
+from protovalue.processes import end_with_parent, shielded
 from protovalue.progress import ProgressBar
 
 log = logging.getLogger(__name__)
@@ -98,7 +97,8 @@ class Workers:
     def submit(self, work: Callable[..., Encoded], *args: Any) -> Pending:
         """Do the work in a worker."""
         if self._pool is not None:
-            return self._pool.submit(work, *args)
+            with shielded():  # it may start a process
+                return self._pool.submit(work, *args)
         future: Future[Encoded] = Future()
         try:
             future.set_result(work(*args))
@@ -113,8 +113,7 @@ class Workers:
 
 
 def _begin_worker() -> None:
-    """Leave Ctrl-C to the main process, and end with it however it ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """End with the main process, however it ends; Ctrl-C and SIGTERM are left to it."""
     end_with_parent()
 
 
@@ -160,7 +159,7 @@ def run_import(plan: Plan, quiet: bool = False) -> Dataset:
                     bar.advance(_megabytes(now) - _megabytes(done), f"{writer.manifest.transitions:,} steps")
                     done = now
                     if stop.requested:
-                        raise KeyboardInterrupt
+                        raise stop.error()
                 now = base + plan.files[number].size
                 bar.advance(_megabytes(now) - _megabytes(done), f"{writer.manifest.transitions:,} steps")
                 done = now

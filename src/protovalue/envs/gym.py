@@ -38,11 +38,16 @@ class _GymGame:
 
 
 def make_gym(env_id: str, name: str, num_envs: int, options: dict[str, Any]) -> PythonEnv:
-    """Make `num_envs` of the environment registered as `name` ("module:ID" imports the module that registers it)."""
+    """Make `num_envs` of a registered environment: `name` is its ID, or "module:ID", whose module is not imported."""
+    module, _, registered = name.rpartition(":")
     try:
-        envs: list[gymnasium.Env[Any, Any]] = [gymnasium.make(name) for _ in range(num_envs)]
+        envs: list[gymnasium.Env[Any, Any]] = [gymnasium.make(registered) for _ in range(num_envs)]
+    except (gymnasium.error.NameNotFound, gymnasium.error.NamespaceNotFound) as error:
+        raise UserError(f"environment {env_id!r}: {_line(error)}; {_how_to_register(registered, module)}") from error
     except (gymnasium.error.Error, ImportError) as error:
-        raise UserError(f"environment {env_id!r}: {' '.join(str(error).split())}") from error
+        raise UserError(f"environment {env_id!r}: {_line(error)}") from error
+    except Exception as error:  # whatever its own code raises
+        raise UserError(f"environment {env_id!r}: cannot be made: {type(error).__name__}: {_line(error)}") from error
     actions, observation = envs[0].action_space, envs[0].observation_space
     if not isinstance(actions, Discrete):
         raise UserError(f"environment {env_id!r}: found actions {actions}, expected Discrete")
@@ -50,3 +55,15 @@ def make_gym(env_id: str, name: str, num_envs: int, options: dict[str, Any]) -> 
         raise UserError(f"environment {env_id!r}: found observation {observation}, expected a uint8 or bool Box")
     games = [_GymGame(env) for env in envs]
     return PythonEnv(env_id, options, games, observation.shape, observation.dtype, int(actions.n))
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())
+
+
+def _how_to_register(registered: str, module: str) -> str:
+    named = f"gym/{module or 'MODULE'}:{registered}"
+    return (
+        f"a module that registers it is imported only if it is named on the command line (--env {named}) or in your "
+        "study file, or if your own program imports it"
+    )

@@ -6,6 +6,7 @@ import numpy as np
 
 from protovalue.envs.base import Array, PythonEnv
 from protovalue.errors import unknown
+from protovalue.interrupt import deferred
 
 GAMES = ("asterix", "breakout", "freeway", "seaquest", "space_invaders")
 # MinAtar has no time limit of its own, and a perfect Breakout player never loses: 10,000 steps bound an evaluation.
@@ -16,7 +17,8 @@ class _MinAtarGame:
     """One MinAtar game whose action i is the i-th of the chosen action set."""
 
     def __init__(self, name: str, sticky: float, actions: str) -> None:
-        from minatar import Environment
+        with deferred():  # it has an `except:` around its own imports
+            from minatar import Environment
 
         self._env = Environment(name, sticky_action_prob=sticky)
         full = actions == "full"

@@ -1,5 +1,11 @@
-"""Environments by name: `make("minatar/breakout", 16, sticky=0.0)`."""
+"""Environments by name: `make("minatar/breakout", 16, sticky=0.0)`.
 
+A name may come from a file that somebody else wrote, and `make` never imports what a name says: a Gymnasium
+environment must have been registered before. `import_module_of` imports the module of "gym/module:ID". It is for what
+the user typed: on the command line, or in a study file.
+"""
+
+import importlib
 from typing import Any
 
 from protovalue.envs import atari, gym, minatar
@@ -17,7 +23,8 @@ def make(env_id: str, num_envs: int = 1, **options: Any) -> Env:
     """Make a vector of environments.
 
     Args:
-        env_id: "minatar/GAME", "atari/Game" (CamelCase) or "gym/ID".
+        env_id: "minatar/GAME", "atari/Game" (CamelCase) or "gym/ID"; "gym/module:ID" is the ID that `module`, once
+            imported, has registered.
         num_envs: how many are stepped together.
         **options: what to change from the family's defaults; see `protovalue.config.EnvOptions`.
 
@@ -35,6 +42,29 @@ def make(env_id: str, num_envs: int = 1, **options: Any) -> Env:
     resolved = {**defaults, **options}
     _check(env_id, resolved)
     return build(env_id, name, num_envs, resolved)
+
+
+def import_module_of(env_id: str) -> None:
+    """Import the module that "gym/module:ID" names, as the user said; only ever for a name that the user gave."""
+    family, _, name = env_id.partition("/")
+    module, colon, _ = name.rpartition(":")
+    if family != "gym" or not colon:
+        return
+    try:
+        importlib.import_module(module)
+    except (ImportError, ValueError) as error:  # ValueError: a name such as "" or ".x"
+        what = " ".join(str(error).split())
+        raise UserError(f"environment {env_id!r}: cannot import the module {module!r}: {what}") from error
+
+
+def same(env_id: str, other: str) -> bool:
+    """Whether two names are of the same environment, by whatever modules it was registered."""
+    return _registered(env_id) == _registered(other)
+
+
+def _registered(env_id: str) -> str:
+    family, _, name = env_id.partition("/")
+    return f"gym/{name.rpartition(':')[2]}" if family == "gym" else env_id
 
 
 def _check(env_id: str, options: dict[str, Any]) -> None:

@@ -12,7 +12,7 @@ from PIL import Image
 from protovalue.config import DqnConfig, EvaluateConfig, OnlineConfig
 from protovalue.data.info import picture
 from protovalue.envs.base import Env
-from protovalue.envs.registry import make
+from protovalue.envs.registry import import_module_of, make, same
 from protovalue.errors import UserError
 from protovalue.files import write_json
 from protovalue.online import dqn, linear_dqn
@@ -124,7 +124,10 @@ def play(
 
 
 def load_agent(run: Path, num_envs: int) -> tuple[Env, Agent, tuple[int, ...], int]:
-    """Load the agents of a run: `num_envs` environments per seed, the agents, their seeds and the steps they took."""
+    """Load the agents of a run: `num_envs` environments per seed, the agents, their seeds and the steps they took.
+
+    The environment that the run names must be registered: a module that a file names is not imported.
+    """
     recorded = read_run(run)["config"]
     kind = recorded.get("kind")
     if kind == "online":
@@ -147,6 +150,8 @@ def load_agent(run: Path, num_envs: int) -> tuple[Env, Agent, tuple[int, ...], i
 
 def evaluate_run(config: EvaluateConfig, quiet: bool = False) -> dict[str, Any]:
     """Play episodes with the agents of a run, write the result and return it."""
+    if config.env is not None:
+        _import_environment(config.env, config.run)
     each = min(config.num_envs, config.episodes)
     env, agent, seeds, steps = load_agent(config.run, each)
     film: list[NDArray[Any]] | None = [] if config.video else None
@@ -172,6 +177,14 @@ def evaluate_run(config: EvaluateConfig, quiet: bool = False) -> dict[str, Any]:
     if config.video and film:
         write_gif(config.video, film)
     return result
+
+
+def _import_environment(given: str, run: Path) -> None:
+    """Import the module of the environment that the user gave, which must be the run's own."""
+    recorded = read_run(run)["config"].get("env")
+    if not isinstance(recorded, str) or not same(given, recorded):
+        raise UserError(f"--env: found {given}, expected {recorded} of {run}")
+    import_module_of(given)
 
 
 def evaluate_command(config: EvaluateConfig) -> None:

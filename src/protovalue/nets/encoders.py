@@ -1,8 +1,10 @@
 """Encoders: networks that map stored observations to features (Impala-CNN, Nature-DQN, MinAtar), each with a width."""
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal, cast
 
+import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
@@ -188,9 +190,10 @@ class MinatarEncoder(Encoder):
         self.num_features, self.latent_shape = MINATAR.features * width, self.trunk.output_shape
         self.dense = Dense(self.trunk.flat_features, self.num_features, generator)
         kernel = MINATAR.layers[0][1]
-        cells = torch.arange(self.frame_size[0] * self.frame_size[1] * self.in_channels)
-        windows = cells.view(*self.frame_size, self.in_channels).unfold(0, kernel, 1).unfold(1, kernel, 1)
-        self.register_buffer("patches", windows.permute(0, 1, 3, 4, 2).flatten(), persistent=False)
+        cells = np.arange(math.prod(self.frame_size) * self.in_channels).reshape(*self.frame_size, self.in_channels)
+        windows = np.lib.stride_tricks.sliding_window_view(cells, (kernel, kernel), (0, 1))  # (H', W', C, k, k)
+        patches = np.ascontiguousarray(windows.transpose(0, 1, 3, 4, 2)).reshape(-1)
+        self.register_buffer("patches", torch.from_numpy(patches), persistent=False)
 
     def convolve(self, x: Tensor) -> Tensor:
         """Apply the convolution."""

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from protovalue.config import DqnConfig
 from protovalue.envs.base import Env
-from protovalue.envs.registry import make
+from protovalue.envs.registry import import_module_of, make
 from protovalue.nets.encoders import Encoder, make_encoder
 from protovalue.online.agent import Agent, Rule
 from protovalue.online.loop import choose_device, print_summary, train
@@ -135,6 +135,7 @@ class Dqn(Agent):
 def train_dqn(config: DqnConfig, quiet: bool = False) -> Path:
     """Train DQN end to end as `config` says, or continue to; return the run folder."""
     config = resolve(config, PRESETS)
+    import_module_of(config.env)
     env, agent, recorded = prepare(config)
     if config.data is None:
         return train(config, recorded, env, agent, quiet=quiet)

@@ -14,7 +14,7 @@ from torch import Tensor
 from protovalue.config import EnvOptions, OnlineConfig
 from protovalue.encoder import FrozenEncoder, load_encoder
 from protovalue.envs.base import Env
-from protovalue.envs.registry import make
+from protovalue.envs.registry import import_module_of, make, same
 from protovalue.errors import UserError
 from protovalue.nets.encoders import ENCODERS, make_encoder
 from protovalue.online.agent import Agent, Rule
@@ -103,6 +103,7 @@ class LinearDqn(Agent):
 
 def train_online(config: OnlineConfig, quiet: bool = False) -> Path:
     """Train agents on a frozen encoder as `config` says, or continue to; return the run folder."""
+    import_module_of(config.env)  # as given: one that the encoder's file names is not
     config = resolve(with_environment(config), PRESETS)
     env, agent, recorded = prepare(config)
     return train(config, recorded, env, agent, quiet=quiet)
@@ -115,6 +116,8 @@ def with_environment(config: OnlineConfig) -> OnlineConfig:
     if config.encoder.startswith(RANDOM):
         raise UserError(f"--env: missing; {config.encoder} is an encoder for any environment")
     about = load_encoder(Path(config.encoder)).about
+    if about.get("env_id") is None:
+        raise UserError(f"--env: missing; {config.encoder} does not say which environment it is for")
     options = EnvOptions(**{**about.get("env_options", {}), **config.options.given()})
     return replace(config, env=about["env_id"], options=options)
 
@@ -159,7 +162,7 @@ def find_encoder(name: str, env: Env, other_game: bool = False) -> FrozenEncoder
             f"--encoder: {name} is for observations {encoder.observation_shape}, expected {shape} of {env.env_id}"
         )
     trained_on = encoder.about.get("env_id")
-    if trained_on != env.env_id and not other_game:
+    if not same(str(trained_on), env.env_id) and not other_game:
         raise UserError(
             f"--encoder: {name} was trained on {trained_on}, expected {env.env_id}; --other-game allows it all the same"
         )

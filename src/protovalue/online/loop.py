@@ -176,11 +176,12 @@ class Loop:
                     last_time, last_step = now, self.step
                     note = f"return {metrics['return']:.2f}" if "return" in metrics else note
                 due = self.step % save_every == 0 or self._replay.unsaved >= self._slack // 2 - 2
-                if due or self.step == self.steps or stop.requested:
+                stopping = stop.requested  # read once: what comes after the checkpoint must not end the run without one
+                if due or self.step == self.steps or stopping:
                     self.save()
                 bar.advance(len(self.seeds), note)
-                if stop.requested and self.step < self.steps:
-                    raise KeyboardInterrupt
+                if stopping and self.step < self.steps:
+                    raise stop.error()
 
     def act(self) -> None:
         """Take one step in every environment and store it."""

@@ -14,7 +14,7 @@ from protovalue.config import PretrainConfig
 from protovalue.data.dataset import Dataset, open_dataset
 from protovalue.data.sampler import Prefetcher, Sampler
 from protovalue.encoder import save_encoder
-from protovalue.envs.registry import make
+from protovalue.envs.registry import import_module_of, make
 from protovalue.errors import UserError
 from protovalue.interrupt import stop_on_interrupt
 from protovalue.nets.memory import keep_freed_memory
@@ -99,6 +99,7 @@ def _experience(config: PretrainConfig, cls: type[Method]) -> tuple[Dataset | No
         raise UserError(f"--data: missing; method {config.method} learns from a data set")
     if not config.env:
         raise UserError("--env or --data: missing; one of them says what an observation looks like")
+    import_module_of(config.env)
     env = make(config.env)
     return None, env.env_id, env.single_observation_space.shape
 
@@ -163,7 +164,8 @@ def _train(
                 torch.nn.utils.clip_grads_with_norm_(method.parameters(), method.max_gradient_norm, gradient_norm)
             optimizer.step()
             method.after_step()
-            saving = step % config.checkpoint_every == 0 or step == steps or stop.requested
+            stopping = stop.requested  # read once: what comes from here on must not end a step that was not saved
+            saving = step % config.checkpoint_every == 0 or step == steps or stopping
             if (log_now or saving or device == "cpu") and int(good) < step - first:
                 _stop_at_non_finite(run, first + int(good) + 1)
             if log_now:
@@ -183,8 +185,8 @@ def _train(
             if saving:
                 run.save(step, _tensors(method, optimizer), {})
             bar.advance(1, f"loss {metrics['loss']:.4f}" if metrics else "")
-            if stop.requested and step < steps:
-                raise KeyboardInterrupt
+            if stopping and step < steps:
+                raise stop.error()
     metrics.pop("samples_per_second", None)
     return {"steps": step, **metrics}
 

@@ -28,10 +28,10 @@ from protovalue.evaluate.features import (
     temporal_smoothness,
     trajectory,
 )
-from protovalue.files import read_json
 from protovalue.online.agent import Agent
 from protovalue.online.linear_dqn import find_encoder
 from protovalue.progress import ProgressBar
+from protovalue.report.cells import read_evaluation
 from protovalue.report.model import Embedding, FeatureNumbers, Gallery, Spread
 from protovalue.report.results import EVALUATION, Cell, Results
 from protovalue.runs import read_run
@@ -92,10 +92,14 @@ def look(results: Results, which: Which = "all", quiet: bool = False, scaling: S
             cells = [cell for method in results.methods for cell in chosen[env, method]]
             if not cells:
                 continue
-            options = read_json(cells[0].run / EVALUATION)["env_options"]
+            options = read_evaluation(cells[0].run / EVALUATION)["env_options"]
+            try:
+                games = make(env, PROBE_ENVS, **options)
+            except UserError as error:
+                notes.append(f"features in {env} are not measured, because it cannot be played: {error}")
+                continue
             played, player = _play(results, env, options, notes)
             steps = _spread(len(played.observations), STATES)
-            games = make(env, PROBE_ENVS, **options)
             states = random_states(games)
             embeddings = []
             for method in results.methods:

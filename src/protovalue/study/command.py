@@ -9,7 +9,7 @@ from protovalue.config import StudyRunConfig
 from protovalue.data.importing import cpu_count
 from protovalue.errors import UserError
 from protovalue.files import FolderLock, read_json, write_json
-from protovalue.interrupt import stop_on_interrupt
+from protovalue.interrupt import Stop, stop_on_interrupt
 from protovalue.progress import ProgressBar
 from protovalue.study.engine import Engine, LocalProcesses
 from protovalue.study.file import Study, load_study
@@ -36,10 +36,10 @@ def study_run(config: StudyRunConfig, engine: Engine | None = None) -> None:
         write_json(root / STUDY, laid_out.fields(study))
         done = {stage.id for stage in laid_out.stages if is_done(stage, root)}
         print(f"{root}: {len(laid_out.stages)} stages, {len(done)} of them done", file=sys.stderr)
-        outcome = _run(
+        outcome, stop = _run(
             study, laid_out, root, done, engine or LocalProcesses(config.jobs, root, study.threads), config.jobs
         )
-    _report(config, root, laid_out, outcome)
+    _report(config, root, laid_out, outcome, stop)
 
 
 def _check_folder(root: Path, name: str) -> None:
@@ -48,7 +48,7 @@ def _check_folder(root: Path, name: str) -> None:
         raise UserError(f"{root}: found a file, expected a folder; choose another one with --out")
     if not (root / STUDY).exists():
         names = {path.name for path in root.iterdir()} if root.exists() else set()
-        if names - {"lock", WORKERS, f".{STUDY}.tmp"}:
+        if any(name not in ("lock", WORKERS) and not name.startswith(".new-") for name in names):
             raise UserError(f"{root}: not empty and not a study; choose another folder with --out")
         return
     found = read_json(root / STUDY)
@@ -60,15 +60,18 @@ def _check_folder(root: Path, name: str) -> None:
         )
 
 
-def _run(study: Study, laid_out: Plan, root: Path, done: Collection[str], engine: Engine, jobs: int) -> Outcome:
+def _run(
+    study: Study, laid_out: Plan, root: Path, done: Collection[str], engine: Engine, jobs: int
+) -> tuple[Outcome, Stop]:
     progress = _Progress(study, laid_out, root, done, jobs)
     events = Events(root)
     try:
         with progress.bar, stop_on_interrupt() as stop:
-            return run_stages(
+            outcome = run_stages(
                 laid_out.stages, done, engine, root, events, stop,
                 lambda outcome, running: progress.update(outcome, running, stop.requested),
             )  # fmt: skip
+            return outcome, stop
     finally:
         engine.close()
         events.close()
@@ -133,14 +136,14 @@ class _Progress:
         return int(100 * gone / total + 1e-6)
 
 
-def _report(config: StudyRunConfig, root: Path, laid_out: Plan, outcome: Outcome) -> None:
+def _report(config: StudyRunConfig, root: Path, laid_out: Plan, outcome: Outcome, stop: Stop) -> None:
     """Say what came out."""
     for name, reason in outcome.failed.items():
         print(f"failed: {name}: {reason} (log: {root / log_name(name)})", file=sys.stderr)
     for name, need in outcome.blocked.items():
         print(f"not run: {name} needs {need}", file=sys.stderr)
     if outcome.interrupted:
-        raise KeyboardInterrupt
+        raise stop.error()
     if outcome.failed:
         listed = ", ".join(list(outcome.failed)[:3]) + (", ..." if len(outcome.failed) > 3 else "")
         blocked = f", {len(outcome.blocked)} more need them" if outcome.blocked else ""

@@ -7,14 +7,15 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Protocol
 
+from protovalue.processes import shielded
 from protovalue.study.worker import run_command
 
-INTERRUPTED = 130  # exit code of a command that was stopped by Ctrl-C and can go on
 # What most stages import, by the server that they are forked from; none of it starts a thread. MinAtar brings seaborn
 # and the optimisers bring torch._dynamo: seconds each, in every stage, if they were not here.
 _IMPORTED_ONCE = [
@@ -111,8 +112,9 @@ class LocalProcesses:
         receive, send = self._context.Pipe(duplex=False)
         arguments = (list(job.command[1:]), str(job.log), dict(os.environ), self._threads, send, str(self._root))
         process = self._context.Process(target=run_command, args=arguments, name=job.id)
-        with _environment(_ONE_THREAD):  # for the server: libraries that start no threads can be forked safely
-            process.start()
+        with _environment(_ONE_THREAD), shielded():  # libraries that start no threads can be forked safely
+            forkserver.ensure_running()
+        process.start()
         send.close()
         self._running[job.id] = _Running(process, receive, time.monotonic(), job.log, log_start)
 

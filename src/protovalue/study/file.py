@@ -20,7 +20,7 @@ from protovalue.config import (
     PretrainConfig,
 )
 from protovalue.data.dataset import open_dataset
-from protovalue.envs.registry import make
+from protovalue.envs.registry import import_module_of, make
 from protovalue.errors import UserError, unknown
 from protovalue.indicators.registry import indicator_class, load_indicator_file
 from protovalue.pretrain.methods import method_class, method_names
@@ -40,7 +40,7 @@ DATA_KINDS = ("collect", *IMPORTS, "folder")
 PRETRAIN_MANAGED = ("out", "data", "env", "method", "cache", "seed", "threads", "holdout")
 AGENT_MANAGED = ("out", "env", "seeds", "encoder", "threads", "replay_dir", "data", "other_game")
 DQN_MANAGED = ("out", "env", "seeds", "threads", "replay_dir", "data", "stages")
-EVALUATE_MANAGED = ("run", "out", "video", "num_envs")
+EVALUATE_MANAGED = ("run", "env", "out", "video", "num_envs")
 IMPORT_MANAGED = ("out", "source", "game", "env")
 RANDOM_KEEPS = ("preset", "encoder", "width", "device")  # all that a random initialisation depends on
 NAME, NAME_TEXT = r"[A-Za-z0-9][A-Za-z0-9._-]*", "letters, digits and -._, with a letter or digit first"
@@ -220,6 +220,7 @@ def _environments(source: Source, values: Mapping[str, Any], options: EnvOptions
 @cache
 def _resolved(env: str, options: EnvOptions) -> Mapping[str, Any]:
     """Return every option of an environment; making it is what checks its name and options."""
+    import_module_of(env)
     made = make(env, 1, **options.given())
     made.close()
     return made.options

@@ -355,14 +355,14 @@ class _Planner:
 
     def evaluate(self, run: Stage) -> str:
         """Plan the evaluation of a run of agents."""
-        config = EvaluateConfig(run=self.root / run.folder, **self.study.evaluate)
+        config = EvaluateConfig(run=self.root / run.folder, env=_of_a_module(run), **self.study.evaluate)
         return self.played(run, config, "evaluate", "evaluation.json")
 
     def random_policy(self, cell: Cell) -> str:
         """Plan the random policy: the agents of the end-to-end run with nothing but random actions."""
         run = self.stages[cell.stages[0]]
         file = f"{run.folder}/random.json"
-        given = {**self.study.evaluate, "epsilon": 1.0, "out": self.root / file}
+        given = {**self.study.evaluate, "env": _of_a_module(run), "epsilon": 1.0, "out": self.root / file}
         self.played(run, EvaluateConfig(run=self.root / run.folder, **given), "random-policy", "random.json")
         return file
 
@@ -400,6 +400,12 @@ def _fields(config: type[Any]) -> tuple[Any, ...]:
 
 def _family(env: str) -> str:
     return env.partition("/")[0]
+
+
+def _of_a_module(run: Stage) -> str | None:
+    """Return the environment of a run of agents if a module registers it, whose name only a command line may give."""
+    env = run.command[run.command.index("--env") + 1]
+    return env if ":" in env else None
 
 
 def _game(env: str) -> str:

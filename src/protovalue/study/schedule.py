@@ -10,8 +10,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from protovalue.interrupt import Stop
-from protovalue.study.engine import INTERRUPTED, Ended, Engine, Job
+from protovalue.interrupt import INTERRUPTED, TERMINATED, Stop
+from protovalue.study.engine import Ended, Engine, Job
 from protovalue.study.plan import Stage
 from protovalue.study.state import Events, is_done
 
@@ -90,7 +90,7 @@ def _note(stage: Stage, end: Ended, root: Path, events: Events, outcome: Outcome
         outcome.done.append(stage.id)
         events.write(stage.id, "done", **times)
         return True
-    if asked or end.code == INTERRUPTED:
+    if asked or end.code in (INTERRUPTED, TERMINATED):
         outcome.interrupted = True
         events.write(stage.id, "interrupted", **times)
         return False

@@ -9,7 +9,8 @@ import traceback
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from protovalue.processes import end_with_parent
+from protovalue.interrupt import farewell, raised
+from protovalue.processes import end_with_parent, unshielded
 
 WORKERS = "workers"  # a file in the study's folder that every job holds a shared lock on
 
@@ -40,11 +41,13 @@ def _run(arguments: list[str], threads: int) -> int:
 
     torch.set_num_threads(threads)  # for what has no --threads of its own
     try:
-        # A stage is a pvn command and nothing else. By name, because the command line imports the study.
-        code = importlib.import_module("protovalue.cli").main(arguments)
+        with raised():
+            unshielded()
+            # A stage is a pvn command and nothing else. By name, because the command line imports the study.
+            code = importlib.import_module("protovalue.cli").main(arguments)
         return int(code)
-    except KeyboardInterrupt:
-        return 130
+    except KeyboardInterrupt as error:
+        return farewell(error)[1]
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else 1
     except BaseException:

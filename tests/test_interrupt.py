@@ -1,0 +1,349 @@
+"""Ctrl-C and SIGTERM: every command ends in one line with its exit code, and goes on where it was."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from protovalue.cli import main
+from protovalue.data.dataset import open_dataset
+from protovalue.envs.registry import make
+from protovalue.evaluate.episodes import Quotas
+from protovalue.interrupt import Terminated, deferred, raised, stop_on_interrupt
+from protovalue.progress import ProgressBar
+from protovalue.report import summary
+from protovalue.runs import Run, read_checkpoint
+from tests.data.published import atari_episode, write_atari, write_rlu
+
+LINES = {
+    signal.SIGINT: "pvn: interrupted; the same command continues",
+    signal.SIGTERM: "pvn: terminated; the same command continues",
+}
+BOTH = pytest.mark.parametrize("number", list(LINES))
+
+
+def wait_until(true: Callable[[], bool], alive: Callable[[], bool] = lambda: True) -> None:
+    while not true():
+        assert alive(), "the process ended early"
+        time.sleep(0.002)
+
+
+class Child:
+    """A command in a process of its own, forked from this one: what it needs is imported already."""
+
+    def __init__(self, folder: Path, words: str, patch: Callable[[], None] = lambda: None) -> None:
+        self.log = folder / "log"
+        self.pid = os.fork()
+        if self.pid == 0:
+            code = 99
+            try:
+                signal.signal(signal.SIGINT, signal.default_int_handler)
+                signal.signal(signal.SIGTERM, signal.SIG_DFL)
+                with self.log.open("w") as log:
+                    os.dup2(log.fileno(), 1)
+                    os.dup2(log.fileno(), 2)
+                    sys.stdout = sys.stderr = log
+                    patch()
+                    try:
+                        code = main(words.split())
+                    except BaseException:
+                        traceback.print_exc()
+            finally:
+                os._exit(code)
+
+    def alive(self) -> bool:
+        return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+
+    def end(self, number: int, when: Callable[[], bool]) -> str:
+        """Send a signal when something is true; check the exit code and the last line; return all that was said."""
+        wait_until(when, self.alive)
+        os.kill(self.pid, number)
+        assert os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1]) == 128 + number, self.log.read_text()
+        said = self.log.read_text()
+        assert "Traceback" not in said
+        assert said.strip().splitlines()[-1] == LINES[signal.Signals(number)]
+        return said
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+
+    folder = tmp_path_factory.mktemp("made")
+    assert main(f"collect minatar/breakout --steps 64 --num-envs 2 --out {folder}/data".split()) == 0
+    small = "--env minatar/breakout --steps 12 --replay-min 5"
+    assert main(f"online --encoder random:minatar:1 {small} --out {folder}/online".split()) == 0
+    assert main(f"evaluate {folder}/online --episodes 1".split()) == 0
+    return folder
+
+
+def lines(path: Path) -> int:
+    return path.read_text().count("\n") if path.exists() else 0
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "pretrain --method bc --data {made}/data --batch-size 8",
+        "online --encoder random:minatar:1 --env minatar/breakout --replay-min 5",
+        "dqn --env minatar/breakout --replay-min 5 --epsilon-steps 10",
+    ],
+)
+def test_training_writes_a_checkpoint_of_the_step_where_it_was(made, tmp_path, words):
+    out = tmp_path / "run"
+    words = words.format(made=made) + f" --out {out} --log-every 1 --checkpoint-every 900000 --steps "
+    Child(tmp_path, words + "900001").end(signal.SIGTERM, lambda: lines(out / "metrics.jsonl") >= 3)
+    step = read_checkpoint(out).step
+    assert 3 <= step == lines(out / "metrics.jsonl")
+    assert main((words + str(step + 2)).split()) == 0
+    assert read_checkpoint(out).step == step + 2
+
+
+@pytest.mark.parametrize(("target", "name"), [(Run, "log"), (ProgressBar, "advance")])
+@pytest.mark.parametrize(
+    "words",
+    [
+        "pretrain --method bc --data {made}/data --batch-size 8",
+        "online --encoder random:minatar:1 --env minatar/breakout --replay-min 5",
+    ],
+)
+def test_wherever_in_a_step_the_signal_comes_there_is_a_checkpoint(made, tmp_path, monkeypatch, words, target, name):
+    before, calls = getattr(target, name), []
+
+    def then_signal(*args):
+        before(*args)
+        calls.append(1)
+        if len(calls) == 3:
+            signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(target, name, then_signal)
+    out = tmp_path / "run"
+    words = words.format(made=made) + f" --out {out} --log-every 1 --checkpoint-every 900 --steps 901"
+    assert main(words.split()) == 143
+    assert read_checkpoint(out).step in (3, 4)
+
+
+def test_collecting_keeps_every_transition(tmp_path):
+    out = tmp_path / "data"
+    words = f"collect minatar/breakout --num-envs 2 --out {out} --steps "
+    Child(tmp_path, words + "90000000").end(signal.SIGTERM, lambda: (out / "episodes.bin").exists() and size(out) > 640)
+    before = open_dataset(out).num_transitions
+    assert main((words + str(before + 10)).split()) == 0
+    assert open_dataset(out).num_transitions == before + 10
+
+
+def size(out: Path) -> int:
+    return (out / "episodes.bin").stat().st_size
+
+
+def test_recording_a_dqn_ends_with_its_checkpoint(tmp_path):
+    out = tmp_path / "data"
+    words = f"collect minatar/breakout --policy dqn --steps 900000 --out {out}"
+    wait = tmp_path / "data-agent"
+    Child(tmp_path, words).end(signal.SIGTERM, lambda: (out / "episodes.bin").exists() and size(out) > 640)
+    assert read_checkpoint(wait).step >= open_dataset(out).num_transitions > 0
+
+
+def marking(target: object, name: str, mark: Path) -> Callable[[], None]:
+    """Let a function say by a file that it was called."""
+
+    def patch() -> None:
+        before = getattr(target, name)
+
+        def marked(*args, **kwargs):
+            mark.touch()
+            return before(*args, **kwargs)
+
+        setattr(target, name, marked)
+
+    return patch
+
+
+def test_evaluating_leaves_what_was_there(made, tmp_path):
+    before = (made / "online/evaluation.json").read_bytes()
+    mark = tmp_path / "mark"
+    words = f"evaluate {made}/online --episodes 900000"
+    Child(tmp_path, words, marking(Quotas, "add", mark)).end(signal.SIGTERM, mark.exists)
+    assert (made / "online/evaluation.json").read_bytes() == before
+    assert not list(made.rglob(".new-*"))
+
+
+def test_reporting_ends(made, tmp_path):
+    mark = tmp_path / "mark"
+    words = f"report {made}/online --out {tmp_path}/page --draws 100000"
+    Child(tmp_path, words, marking(summary, "over_games", mark)).end(signal.SIGTERM, mark.exists)
+    assert not list(tmp_path.rglob(".new-*"))
+
+
+@BOTH
+def test_importing_ends_with_its_workers(tmp_path, number):
+    """A signal to every process, as a terminal and a cluster send it, while the workers are still starting."""
+    rng = np.random.default_rng(0)
+    episodes = write_atari(tmp_path / "episodes", [atari_episode(3, rng) for _ in range(8)])
+    write_rlu(tmp_path / "Breakout/run_1-00000-of-00001", episodes)
+    command = f"import rlu {tmp_path}/Breakout --workers 2 --out {tmp_path}/data"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "protovalue.cli", *command.split()], stderr=subprocess.PIPE, text=True,
+        start_new_session=True,
+    )  # fmt: skip
+    wait_until(lambda: (tmp_path / "data/lock").exists(), lambda: process.poll() is None)
+    os.killpg(process.pid, number)
+    _, said = process.communicate()
+    assert process.returncode == 128 + number, said
+    assert said.strip().splitlines()[-1] == LINES[number]
+    assert "Traceback" not in said
+
+
+SLOW = """
+import os, pathlib, time
+pathlib.Path(os.environ["MARK"]).touch()
+try:
+    time.sleep(60)
+except:  # as libraries have it
+    pass
+"""
+START = """
+import sys
+from protovalue import cli
+
+cli.COMMANDS["slow"] = cli.Command("slow:Config", "slow:run", "")
+sys.exit(cli.main(["slow"]))
+"""
+
+
+@BOTH
+def test_a_signal_while_modules_are_imported_is_one_line(tmp_path, number):
+    (tmp_path / "slow.py").write_text(SLOW)
+    mark = tmp_path / "mark"
+    paths = os.pathsep.join([str(tmp_path), *sys.path])
+    process = subprocess.Popen(
+        [sys.executable, "-c", START], stderr=subprocess.PIPE, text=True,
+        env={**os.environ, "PYTHONPATH": paths, "MARK": str(mark)},
+    )  # fmt: skip
+    wait_until(mark.exists, lambda: process.poll() is None)
+    process.send_signal(number)
+    _, said = process.communicate()
+    assert (process.returncode, said) == (128 + number, LINES[number] + "\n")
+
+
+SWALLOWS = """
+import os, signal
+try:
+    os.kill(os.getpid(), signal.SIGINT)
+    for _ in range(1000): pass
+except:
+    pass
+from minatar_itself.environment import Environment
+"""
+
+
+def test_ctrl_c_while_minatar_is_imported_is_not_lost(tmp_path, monkeypatch):
+    """MinAtar has an `except:` around its imports of matplotlib and seaborn."""
+    import minatar
+
+    monkeypatch.setitem(sys.modules, "minatar_itself", minatar)
+    monkeypatch.setitem(sys.modules, "minatar_itself.environment", sys.modules["minatar.environment"])
+    monkeypatch.delitem(sys.modules, "minatar")
+    (tmp_path / "minatar.py").write_text(SWALLOWS)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        make("minatar/breakout")
+
+
+def test_a_second_ctrl_c_interrupts_at_once_but_a_second_sigterm_does_not():
+    with stop_on_interrupt() as stop:
+        assert not stop.requested
+        signal.raise_signal(signal.SIGTERM)
+        assert stop.requested
+        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGINT)
+        assert isinstance(stop.error(), Terminated)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    with stop_on_interrupt() as stop:
+        signal.raise_signal(signal.SIGINT)
+        assert type(stop.error()) is KeyboardInterrupt
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+
+
+def test_handlers_are_put_back_and_an_ignored_signal_stays_ignored():
+    before = [signal.getsignal(number) for number in LINES]
+    for context in (stop_on_interrupt, raised, deferred):
+        with context():
+            assert [signal.getsignal(number) for number in LINES] != before
+        assert [signal.getsignal(number) for number in LINES] == before
+    try:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        with stop_on_interrupt() as stop:
+            signal.raise_signal(signal.SIGINT)
+            assert not stop.requested
+    finally:
+        signal.signal(signal.SIGINT, before[0])
+
+
+def test_what_was_deferred_comes_once_and_at_the_end():
+    order = []
+    with pytest.raises(Terminated), raised(), deferred():
+        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGINT)
+        order.append("after")
+    assert order == ["after"]
+
+
+def test_in_another_thread_signals_are_left_alone():
+    seen = []
+
+    def work():
+        with stop_on_interrupt() as stop, raised(), deferred():
+            seen.append(stop.requested)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert seen == [False]
+
+
+STUDY = """
+environments = ["minatar/breakout"]
+[dqn]
+steps = 900000
+replay_min = 10
+log_every = 20
+[methods.dqn]
+"""
+
+
+def test_a_study_tells_its_workers_and_waits_for_them(tmp_path):
+    """Ctrl-C right after the first line, when the workers' server has just been started; then SIGTERM to all."""
+    (tmp_path / "study.toml").write_text(STUDY)
+    out, log = tmp_path / "out", tmp_path / "log"
+    command = f"{sys.executable} -m protovalue.cli study run {tmp_path}/study.toml --out {out}"
+
+    def begun() -> bool:
+        return "stages to run" in log.read_text()
+
+    def at_work() -> bool:
+        return any(lines(path) >= 2 for path in out.glob("dqn/*/metrics.jsonl"))
+
+    for number, ready in ((signal.SIGINT, begun), (signal.SIGTERM, at_work)):
+        with log.open("w") as file:
+            process = subprocess.Popen(command.split(), stderr=file, start_new_session=True)
+        wait_until(ready, lambda process=process: process.poll() is None)
+        os.killpg(process.pid, number)
+        code, said = process.wait(), log.read_text()
+        assert code == 128 + number, said
+        assert said.strip().splitlines()[-1] == LINES[number]
+        assert "Traceback" not in said
+    events = [json.loads(line)["event"] for line in (out / "events.jsonl").read_text().splitlines()]
+    assert events[-2:] == ["start", "interrupted"]
+    (run,) = out.glob("dqn/*")
+    assert read_checkpoint(run).step >= 40  # its own checkpoints are 25,000 steps apart
