@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from protovalue import __version__
 from protovalue.errors import UserError, unknown
+from protovalue.user_code import user_code
 
 T = TypeVar("T")
 
@@ -115,7 +116,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     debug = "--debug" in args
     args = [arg for arg in args if arg != "--debug"]
     try:
-        return _dispatch(args)
+        with user_code():
+            return _dispatch(args)
     except UserError as error:
         if debug:
             raise
