@@ -108,7 +108,8 @@ def test_an_indicator_that_raises_in_the_middle_of_a_run(data, tmp_path, capsys,
     error = capsys.readouterr().err.strip().splitlines()[-1]
     assert error == (
         f"pvn: {tmp_path / 'mine.py'}: this file of yours raised AttributeError: "
-        "'Tensor' object has no attribute 'no_such_thing' (line 6: return obs.no_such_thing(), called from line 15: return helper(obs))"
+        "'Tensor' object has no attribute 'no_such_thing' "
+        "(line 6: return obs.no_such_thing(), called from line 15: return helper(obs))"
     )
 
 

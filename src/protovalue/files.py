@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from protovalue.errors import UserError
+from protovalue.schema import parse_json
 
 _SUM = "sha256"  # the key under which a JSON file carries the checksum of its other keys
 
@@ -59,10 +60,7 @@ def write_json(path: Path, fields: Mapping[str, Any]) -> None:
 
 def read_json(path: Path) -> dict[str, Any]:
     """Read what `write_json` wrote; a damaged file is a UserError."""
-    try:
-        fields = json.loads(path.read_bytes())
-    except (ValueError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: damaged: not JSON ({error})") from error
+    fields = parse_json(path.read_bytes(), path)
     if not isinstance(fields, dict):
         raise UserError(f"{path}: damaged: found a JSON {type(fields).__name__}, expected an object")
     found = fields.pop(_SUM, None)
