@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from protovalue import __version__
 from protovalue.errors import UserError, unknown
 from protovalue.interrupt import ending_at_once, farewell, raised
+from protovalue.user_code import user_code
 
 T = TypeVar("T")
 
@@ -116,7 +117,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     debug = "--debug" in args
     args = [arg for arg in args if arg != "--debug"]
     try:
-        with raised():
+        with raised(), user_code():
             return _dispatch(args)
     except UserError as error:
         if debug:

@@ -1,5 +1,7 @@
 """Collecting experience: a vector of environments, a policy, a data set."""
 
+import math
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -7,7 +9,7 @@ from numpy.typing import NDArray
 
 from protovalue.config import CollectConfig
 from protovalue.data import format as fmt
-from protovalue.data.dataset import Array, Dataset, open_dataset
+from protovalue.data.dataset import Array, Dataset, Folder, open_dataset
 from protovalue.data.format import End, Manifest
 from protovalue.data.writer import DatasetWriter
 from protovalue.envs.base import Env
@@ -15,6 +17,7 @@ from protovalue.envs.registry import import_module_of, make
 from protovalue.errors import UserError
 from protovalue.interrupt import stop_on_interrupt
 from protovalue.progress import ProgressBar
+from protovalue.schema import FieldError
 
 
 class Policy(Protocol):
@@ -39,16 +42,18 @@ class RandomPolicy:
 def manifest_of(env: Env) -> Manifest:
     """Return the manifest of an empty data set of this environment."""
     dtype = env.single_observation_space.dtype
-    frame_bytes = int(np.prod(env.frame_shape)) * np.dtype(dtype).itemsize
-    return Manifest(
-        env_id=env.env_id,
-        env_options=env.options,
-        frame_shape=env.frame_shape,
-        frame_dtype="bool" if dtype == np.bool_ else "uint8",
-        stack=env.stack,
-        num_actions=env.num_actions,
-        chunk_frames=fmt.default_chunk_frames(frame_bytes),
-    )
+    try:
+        return Manifest(
+            env_id=env.env_id,
+            env_options=env.options,
+            frame_shape=env.frame_shape,
+            frame_dtype="bool" if dtype == np.bool_ else "uint8",
+            stack=env.stack,
+            num_actions=env.num_actions,
+            chunk_frames=fmt.default_chunk_frames(math.prod(env.frame_shape)),  # a byte per value, uint8 or bool
+        )
+    except FieldError as error:
+        raise UserError(f"{env.env_id}: {error}") from error
 
 
 def collect(config: CollectConfig, quiet: bool = False) -> Dataset:
@@ -62,15 +67,16 @@ def collect(config: CollectConfig, quiet: bool = False) -> Dataset:
     num_envs = config.num_envs or 16
     import_module_of(config.env)
     env = make(config.env, num_envs, **config.options.given())
-    done, parts = _already(config)
+    manifest = manifest_of(env)
+    done, parts = _already(config, manifest)
     if done >= config.steps:
-        return open_dataset(config.out)
+        return completed(config.out)
     env_seed, policy_seed = np.random.SeedSequence(config.seed, spawn_key=(parts,)).spawn(2)
     policy = RandomPolicy(env.num_actions, np.random.default_rng(policy_seed))
     seeds = env_seed.generate_state(num_envs) >> 1  # 31 bits: what every environment takes as a seed
     source = {"by": "pvn collect", "policy": config.policy, "seed": config.seed, "part": parts, "steps": config.steps}
     with (
-        DatasetWriter(config.out, manifest_of(env), source) as writer,
+        DatasetWriter(config.out, manifest, source) as writer,
         ProgressBar(f"collect {config.env}", config.steps, "steps", done, quiet) as bar,
         stop_on_interrupt() as stop,
     ):
@@ -97,6 +103,15 @@ def collect(config: CollectConfig, quiet: bool = False) -> Dataset:
     return open_dataset(config.out)
 
 
+def completed(path: Path) -> Dataset:
+    """Open a data set to which nothing is to be added, and mark it complete if its writer could not do that."""
+    manifest = Folder(path).manifest
+    if not manifest.complete:
+        with DatasetWriter(path, manifest, manifest.provenance[-1]):
+            pass
+    return open_dataset(path)
+
+
 def collect_command(config: CollectConfig) -> None:
     """Collect, and say what there is now."""
     data = collect(config)
@@ -104,11 +119,12 @@ def collect_command(config: CollectConfig) -> None:
     print(f"look at it: pvn data info {config.out} --picture frames.png")
 
 
-def _already(config: CollectConfig) -> tuple[int, int]:
+def _already(config: CollectConfig, wanted: Manifest) -> tuple[int, int]:
     """Return how many transitions the folder has and how many times it was written to."""
     if not (config.out / fmt.MANIFEST).exists():
         return 0, 0
-    manifest = open_dataset(config.out).folders[0].manifest
+    manifest = Folder(config.out).manifest
+    manifest.check_same_kind(wanted, config.out)
     for source in manifest.provenance:
         for name in ("policy", "seed"):
             if source.get(name) != getattr(config, name):

@@ -53,9 +53,13 @@ class Folder:
         self.path = path
         self.manifest = Manifest.read(path)
         self.interrupted = not self.manifest.complete
+        self._codec = self.manifest.codec
+        self._frames = self._open(fmt.FRAMES)
         self.episodes = self._map(fmt.EPISODES, fmt.EPISODE, self.manifest.episodes)
+        self._check_sum()
         if self.interrupted:
             self.episodes = self._with_tail(self.manifest.episodes)
+        self._check_records()
         counts = self.counts(len(self.episodes))
         if self.interrupted:
             self.manifest = replace(self.manifest, **counts, checksum=checksum(self.episodes))
@@ -66,8 +70,6 @@ class Folder:
         self.actions = self._map(fmt.ACTIONS, fmt.ACTION, self.manifest.transitions)
         self.rewards = self._map(fmt.REWARDS, fmt.REWARD, self.manifest.transitions)
         self._require(fmt.FRAMES, self.manifest.frames_bytes)
-        self._codec = self.manifest.codec
-        self._frames = os.open(path / fmt.FRAMES, os.O_RDONLY)
 
     def __del__(self) -> None:
         if hasattr(self, "_frames"):
@@ -75,39 +77,62 @@ class Folder:
 
     def read_chunk(self, episode: int, number: int) -> Array:
         """Read the `number`-th chunk of an episode: up to chunk_frames consecutive frames."""
-        record = self.episodes[episode]
-        index = int(record["first_chunk"]) + number
-        chunk = self.chunks[index]
+        return self._decode(episode, number, self.chunks[int(self.episodes[episode]["first_chunk"]) + number])
+
+    def _decode(self, episode: int, number: int, chunk: np.void) -> Array:
+        """Read the frames of a chunk record, which is the `number`-th of an episode."""
         offset, size = int(chunk["offset"]), int(chunk["size"])
-        count = min(self.manifest.chunk_frames, int(record["length"]) + 1 - number * self.manifest.chunk_frames)
-        data = os.pread(self._frames, size, offset)
+        frames = int(self.episodes[episode]["length"]) + 1
+        count = min(self.manifest.chunk_frames, frames - number * self.manifest.chunk_frames)
+        data = os.pread(self._frames, min(size, self._codec.most(count)), offset)
         if len(data) != size or fmt.crc32(data) != chunk["crc"]:
-            raise UserError(f"{self.path / fmt.FRAMES}: damaged: chunk {index} at byte {offset} (episode {episode})")
+            raise self._damaged(fmt.FRAMES, offset, episode)
         try:
             return self._codec.decode(data, count)
         except ValueError as error:
-            raise UserError(f"{self.path / fmt.FRAMES}: damaged: chunk {index} (episode {episode}): {error}") from error
+            raise UserError(
+                f"{self.path / fmt.FRAMES}: damaged at byte {offset} (episode {episode}): {error}"
+            ) from error
 
-    def damage(self, index: int, record: np.void) -> str | None:
-        """Check all bytes of one episode against its checksums; return what is damaged, or None."""
+    def check(self, index: int) -> Array:
+        """Check an episode's record, actions, rewards and chunk records; return the last of these.
+
+        Damage is a UserError.
+        """
+        record = self.episodes[index]
         if fmt.crc32(record.tobytes()[:-4]) != record["crc"]:
-            return (
-                f"{self.path / fmt.EPISODES}: damaged at byte {index * fmt.EPISODE.itemsize} or after (episode {index})"
-            )
+            raise self._damaged(fmt.EPISODES, index * fmt.EPISODE.itemsize, index)
         first, length = int(record["first_transition"]), int(record["length"])
         parts = (
             (fmt.ACTIONS, fmt.ACTION, first, length, "crc_actions"),
             (fmt.REWARDS, fmt.REWARD, first, length, "crc_rewards"),
             (fmt.CHUNKS, fmt.CHUNK, int(record["first_chunk"]), self._chunk_count(length), "crc_chunks"),
         )
+        tables: list[Array] = []
         for name, dtype, start, count, crc in parts:
             data = self._read(name, start * dtype.itemsize, count * dtype.itemsize)
-            if fmt.crc32(data) != record[crc]:
-                return f"{self.path / name}: damaged at byte {start * dtype.itemsize} or after (episode {index})"
-        for chunk in np.frombuffer(data, fmt.CHUNK):  # the last part read: the chunk records
-            if fmt.crc32(self._read(fmt.FRAMES, int(chunk["offset"]), int(chunk["size"]))) != chunk["crc"]:
-                return f"{self.path / fmt.FRAMES}: damaged at byte {chunk['offset']} or after (episode {index})"
-        return None
+            if len(data) != count * dtype.itemsize or fmt.crc32(data) != record[crc]:
+                raise self._damaged(name, start * dtype.itemsize, index)
+            tables.append(np.frombuffer(data, dtype))
+        actions, _, chunks = tables
+        wrong = actions[(actions < 0) | (actions >= self.manifest.num_actions)]
+        if len(wrong):
+            expected = f"expected 0 to {self.manifest.num_actions - 1}"
+            raise UserError(f"{self.path / fmt.ACTIONS}: episode {index}: found action {wrong[0]}, {expected}")
+        before = int(self.episodes[index - 1]["frames_end"]) if index else 0
+        sizes = chunks["size"].astype(np.uint64)
+        ends = before + np.cumsum(sizes)
+        if (chunks["offset"] != ends - sizes).any() or ends[-1] != record["frames_end"]:
+            raise UserError(f"{self.path / fmt.CHUNKS}: episode {index}: its chunks do not follow each other")
+        return chunks
+
+    def check_all(self, index: int) -> None:
+        """Check all of an episode and decode its frames; damage is a UserError."""
+        for number, chunk in enumerate(self.check(index)):
+            self._decode(index, number, chunk)
+
+    def _damaged(self, name: str, offset: int, episode: int) -> UserError:
+        return UserError(f"{self.path / name}: damaged at byte {offset} or after (episode {episode})")
 
     def counts(self, episodes: int) -> dict[str, Any]:
         """Count what there is in the first `episodes` episodes, by the record of the last of them."""
@@ -125,19 +150,61 @@ class Folder:
         """Chunks of an episode with `length` actions, so `length + 1` frames."""
         return -(-(length + 1) // self.manifest.chunk_frames)
 
+    def _check_sum(self) -> None:
+        """Check that the episode records are those that the manifest describes."""
+        if checksum(self.episodes) == self.manifest.checksum:
+            return
+        for index, record in enumerate(self.episodes):
+            if fmt.crc32(record.tobytes()[:-4]) != record["crc"]:
+                raise self._damaged(fmt.EPISODES, index * fmt.EPISODE.itemsize, index)
+        raise UserError(f"{self.path / fmt.EPISODES}: damaged: it is not the one that the manifest describes")
+
+    def _check_records(self) -> None:
+        """Check that every record follows from the one before it, and that its values exist."""
+        table = self.episodes
+        lengths = table["length"].astype(np.uint64)
+        chunks = lengths // self.manifest.chunk_frames + 1  # of length + 1 frames
+        ends = table["frames_end"]
+        expected: dict[str, tuple[NDArray[np.bool_], str]] = {
+            "length": (lengths >= 1, "at least 1"),
+            "end": (np.isin(table["end"], list(End)), "1, 2 or 3"),
+            "source": (table["source"] < len(self.manifest.provenance), "an entry of the manifest's provenance"),
+            "first_transition": (table["first_transition"] == np.cumsum(lengths) - lengths, "the sum of the lengths"),
+            "first_chunk": (table["first_chunk"] == np.cumsum(chunks) - chunks, "the sum of the chunks"),
+            "frames_end": (np.concatenate([[True], ends[1:] >= ends[:-1]])[: len(ends)], "a place further on"),
+        }
+        for name, (good, words) in expected.items():
+            if not good.all():
+                index = int(np.argmin(good))
+                raise UserError(
+                    f"{self.path / fmt.EPISODES}: episode {index}: found {name} {table[name][index]}, expected {words}"
+                )
+
     def _with_tail(self, committed: int) -> Array:
         """Return also the episodes that a killed writer completed after its last commit, each one checked."""
         count = (self.path / fmt.EPISODES).stat().st_size // fmt.EPISODE.itemsize
-        episodes = self._map(fmt.EPISODES, fmt.EPISODE, count)
+        self.episodes = self._map(fmt.EPISODES, fmt.EPISODE, count)
         for index in range(committed, count):
-            if self.damage(index, episodes[index]) is not None:
-                return episodes[:index]
-        return episodes
+            try:
+                self.check_all(index)
+            except UserError:
+                return self.episodes[:index]
+        return self.episodes
 
     def _read(self, name: str, offset: int, size: int) -> bytes:
+        """Read a part of a file, which may end before it."""
         with (self.path / name).open("rb", buffering=0) as file:
+            end = file.seek(0, os.SEEK_END)
+            if offset >= end:
+                return b""
             file.seek(offset)
-            return file.read(size)
+            return file.read(min(size, end - offset))
+
+    def _open(self, name: str) -> int:
+        try:
+            return os.open(self.path / name, os.O_RDONLY)
+        except FileNotFoundError as error:
+            raise UserError(f"{self.path / name}: missing") from error
 
     def _require(self, name: str, size: int) -> None:
         """Check that a file has at least `size` bytes."""
@@ -193,6 +260,7 @@ class Dataset:
         self._record_of = np.concatenate([np.arange(len(table)) for table in tables])
         self._first_of = np.concatenate([table["first_transition"] for table in tables]).astype(np.int64)
         self._cache: Array | None = None
+        self._unchecked = np.ones(len(self.lengths), np.bool_)
         sums = [folder.manifest.checksum for folder in self.folders]
         self.checksum = sums[0] if len(sums) == 1 else hashlib.sha256("".join(sums).encode()).hexdigest()
 
@@ -226,6 +294,7 @@ class Dataset:
         if self._cache is None and self.num_frames * self.frame_bytes <= budget:
             cache = np.empty((self.num_frames, *self.frame_shape), self.frame_dtype)
             first = self.starts + np.arange(self.num_episodes)
+            self._check(np.arange(self.num_episodes))
             for episode in range(self.num_episodes):
                 self._copy_frames(episode, 0, cache[first[episode] : first[episode] + self.lengths[episode] + 1], {})
             self._cache = cache
@@ -250,6 +319,7 @@ class Dataset:
             if not inside.all():
                 out[~inside] = 0
             return out
+        self._check(episode)
         out = np.zeros((len(episode), length, *self.frame_shape), self.frame_dtype)
         chunks: dict[tuple[int, int], Array] = {}  # a batch may meet a chunk more than once
         for row in range(len(episode)):
@@ -275,6 +345,7 @@ class Dataset:
         """Read a whole episode."""
         if not 0 <= index < self.num_episodes:
             raise IndexError(f"episode {index} of {self.num_episodes}")
+        self._check(np.array([index]))
         frames = np.empty((self.lengths[index] + 1, *self.frame_shape), self.frame_dtype)
         self._copy_frames(index, 0, frames, {})
         folder = self.folders[self._folder_of[index]]
@@ -282,7 +353,16 @@ class Dataset:
         actions, rewards = np.array(folder.actions[steps]), np.array(folder.rewards[steps])
         return Episode(frames, actions, rewards, End(self.ends[index]), int(self.checkpoints[index]))
 
+    def _check(self, episode: NDArray[np.int64]) -> None:
+        """Check the actions, rewards and chunk records of episodes the first time that they are read."""
+        new = self._unchecked[episode]
+        if new.any():
+            for number in np.unique(episode[new]):
+                self.folders[self._folder_of[number]].check(int(self._record_of[number]))
+                self._unchecked[number] = False
+
     def _gather(self, name: str, episode: NDArray[np.int64], step: NDArray[np.int64]) -> Array:
+        self._check(episode)
         index = self._first_of[episode] + step
         if len(self.folders) == 1:
             return np.asarray(getattr(self.folders[0], name)[index])

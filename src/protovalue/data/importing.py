@@ -9,7 +9,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -30,6 +30,7 @@ from protovalue.errors import UserError
 from protovalue.interrupt import stop_on_interrupt
 from protovalue.processes import end_with_parent, shielded
 from protovalue.progress import ProgressBar
+from protovalue.schema import checked, require
 
 log = logging.getLogger(__name__)
 
@@ -62,6 +63,22 @@ class Tally:
     def state(self) -> dict[str, int]:
         """Return the counts that are not zero."""
         return {name: count for name, count in self.counts.items() if count}
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where an import starts reading again; kept in the provenance while it is under way."""
+
+    file: int = 0
+    """Number of a source file."""
+    episodes: int = 0
+    """Episodes of the files before it."""
+    counts: dict[str, int] = field(default_factory=dict)
+    """What was counted in them."""
+
+    def __post_init__(self) -> None:
+        require(self.file >= 0, "file", self.file, "0 or more")
+        require(self.episodes >= 0, "episodes", self.episodes, "0 or more")
 
 
 @dataclass(frozen=True)
@@ -123,29 +140,25 @@ def run_import(plan: Plan, quiet: bool = False) -> Dataset:
     The episodes of a plan always come in the same order, so the number of complete ones in the folder is the place to
     go on from. The provenance holds a file's number and how many episodes came before it: where to start reading.
     """
-    first, before, counts = _position(plan)
-    if first is None:
+    position = _position(plan)
+    if position is None:
         return open_dataset(plan.out)
-    source = {**plan.source, "position": {"file": first, "episodes": before, "counts": counts}, **counts}
+    first = position.file
     done = sum(file.size for file in plan.files[:first])
     total = done + sum(file.size for file in plan.files[first:])
-    tally = Tally(Counter(counts))
+    tally = Tally(Counter(position.counts))
     workers = Workers(plan.workers)
     try:
         with (
-            DatasetWriter(plan.out, plan.manifest, source) as writer,
+            DatasetWriter(plan.out, plan.manifest, plan.source) as writer,
             ProgressBar(f"import {plan.out}", _megabytes(total), "MB", _megabytes(done), quiet) as bar,
             stop_on_interrupt() as stop,
         ):
-            passed = writer.manifest.episodes - before  # complete ones that come again
+            passed = writer.manifest.episodes - position.episodes  # complete ones that come again
             for number in range(first, len(plan.files)):
                 if number > first:
-                    position = {
-                        "file": number,
-                        "episodes": writer.manifest.episodes - passed,
-                        "counts": tally.state(),
-                    }
-                    writer.note(position=position, **tally.state())
+                    here = Position(number, writer.manifest.episodes - passed, tally.state())
+                    writer.note(position=asdict(here), **tally.state())
                 base, tally.read = done, 0
                 for encoded in _in_order(plan, plan.files[number], tally, workers):
                     tally.counts.update(encoded.counts)
@@ -208,22 +221,30 @@ def note_damage(error: DamagedError, tally: Tally, skip: bool) -> None:
     log.warning("%s; left out", error)
 
 
-def _position(plan: Plan) -> tuple[int | None, int, dict[str, int]]:
-    """Return the file to start at, the episodes before it and the counts until there; no file if all is done."""
+def _position(plan: Plan) -> Position | None:
+    """Return where to start reading, or None if all is done."""
     if not (plan.out / fmt.MANIFEST).exists():
-        return 0, 0, {}
-    folder = Folder(plan.out)
-    for entry in folder.manifest.provenance:
+        return Position()
+    manifest = Folder(plan.out).manifest
+    for entry in manifest.provenance:
         for name, wanted in plan.source.items():
             if entry.get(name) != wanted:
                 raise UserError(
                     f"{plan.out}: was imported with {name} {entry.get(name)}, found {wanted}; "
                     "another import needs another folder"
                 )
-    if folder.manifest.complete:
-        return None, 0, {}
-    position = folder.manifest.provenance[-1].get("position", {})
-    return position.get("file", 0), position.get("episodes", 0), position.get("counts", {})
+    manifest.check_same_kind(plan.manifest, plan.out)
+    if manifest.complete:
+        return None
+    where = f"{plan.out / fmt.MANIFEST}: field provenance.position"
+    entry = manifest.provenance[-1] if manifest.provenance else {}
+    position = checked(Position, entry.get("position", {}), where)
+    if position.file >= len(plan.files) or position.episodes > manifest.episodes:
+        raise UserError(
+            f"{where}: found file {position.file} after {position.episodes} episodes, expected one of "
+            f"{len(plan.files)} after at most {manifest.episodes}"
+        )
+    return position
 
 
 def encode_chunks(manifest: Manifest, frames: Iterator[NDArray[Any]]) -> list[bytes]:

@@ -7,8 +7,8 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from protovalue.config import DataInfoConfig, DataVerifyConfig
-from protovalue.data.dataset import Dataset, Folder, checksum, open_dataset
-from protovalue.data.format import EPISODES, End
+from protovalue.data.dataset import Dataset, Folder, open_dataset
+from protovalue.data.format import End
 from protovalue.errors import UserError
 from protovalue.progress import ProgressBar
 
@@ -35,16 +35,13 @@ def info(config: DataInfoConfig) -> None:
 
 
 def verify(config: DataVerifyConfig) -> None:
-    """Check every byte; the first damage found is a UserError."""
+    """Check every byte and decode every frame; the first damage found is a UserError."""
     folder = Folder(config.path)
     count = len(folder.episodes)
     with ProgressBar(f"verify {config.path}", count, "episodes") as bar:
         for index in range(count):
-            if damage := folder.damage(index, folder.episodes[index]):
-                raise UserError(damage)
+            folder.check_all(index)
             bar.advance(1)
-    if checksum(folder.episodes) != folder.manifest.checksum:
-        raise UserError(f"{config.path / EPISODES}: damaged: it is not the one that the manifest describes")
     state = "interrupted while written, all complete episodes good" if folder.interrupted else "good"
     print(f"{config.path}: {state}: {count:,} episodes, {folder.manifest.transitions:,} transitions")
 
@@ -91,13 +88,13 @@ def contact_sheet(data: Dataset, rows: int = 5, columns: int = 8) -> Image.Image
     )
     draw, font = ImageDraw.Draw(sheet), ImageFont.load_default(11)
     for row, index in enumerate(episodes):
-        episode = data.episode(int(index))
-        steps = np.unique(np.linspace(0, len(episode.actions), columns).astype(int))
+        steps = np.unique(np.linspace(0, data.lengths[index], columns).astype(int))
+        frames = data.windows(np.full(len(steps), index), steps, 1)[:, 0]
         for column, step in enumerate(steps):
             x, y = _GAP + column * (_TILE + _GAP), _GAP + row * (_TILE + _LABEL + _GAP)
             label = f"episode {index}" if not column else f"step {step}"
             draw.text((x, y), label, (220, 220, 220), font)
-            tile = picture(episode.frames[step])
+            tile = picture(frames[column])
             smooth = Image.Resampling.BILINEAR if tile.width >= 64 else Image.Resampling.NEAREST
             sheet.paste(tile.resize((_TILE, _TILE), smooth), (x, y + _LABEL))
     return sheet

@@ -3,7 +3,8 @@
 import hashlib
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -92,7 +93,8 @@ class DatasetWriter:
     def __init__(self, path: Path, manifest: Manifest, source: dict[str, Any], keep: int | None = None) -> None:
         """Open `path` for writing; `source` says where the episodes come from and is kept in the provenance.
 
-        Only the first `keep` episodes that are already there are kept, all if it is None.
+        Where the last writer had the same source, its entry goes on: what is written in several goes is then what one
+        would have written. Only the first `keep` episodes that are already there are kept, all if it is None.
         """
         path.mkdir(parents=True, exist_ok=True)
         exists = (path / fmt.MANIFEST).exists()
@@ -103,7 +105,9 @@ class DatasetWriter:
         self._files: dict[str, int] = {}
         try:
             self.manifest = self._continue(manifest, keep) if exists else manifest
-            provenance = [*self.manifest.provenance, {**source, "first_episode": self.manifest.episodes}]
+            provenance = self.manifest.provenance
+            if not provenance or any(provenance[-1].get(name) != value for name, value in source.items()):
+                provenance = [*provenance, {**source, "first_episode": self.manifest.episodes}]
             self.manifest = replace(self.manifest, complete=False, provenance=provenance)
             for name in _FILES:
                 self._files[name] = os.open(path / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -125,10 +129,12 @@ class DatasetWriter:
 
     def commit(self, complete: bool = False) -> None:
         """Make everything until now safe against a power failure and bring the manifest up to date."""
-        for descriptor in self._files.values():
-            os.fsync(descriptor)
+        for name, descriptor in self._files.items():
+            with self._naming(name):
+                os.fsync(descriptor)
         self.manifest = replace(self.manifest, complete=complete, checksum=self._digest.hexdigest())
-        self.manifest.write(self.path)
+        with self._naming(fmt.MANIFEST):
+            self.manifest.write(self.path)
         self._committed = time.monotonic()
 
     def append(
@@ -162,13 +168,8 @@ class DatasetWriter:
             fmt.EPISODES: record.tobytes(),
         }
         for name, data in parts.items():
-            try:
+            with self._naming(name):
                 write_all(self._files[name], data)
-            except OSError as error:
-                raise UserError(
-                    f"{self.path / name}: {error.strerror}; {manifest.episodes} complete episodes are kept, "
-                    "the same command continues"
-                ) from error
         self._digest.update(parts[fmt.EPISODES])
         self.manifest = replace(
             manifest,
@@ -183,16 +184,14 @@ class DatasetWriter:
     def _continue(self, wanted: Manifest, keep: int | None) -> Manifest:
         """Check that the existing data set is of the same kind and cut off what a killed writer left half-written."""
         folder = Folder(self.path)
-        found = folder.manifest
-        for name in ("env_id", "env_options", "frame_shape", "frame_dtype", "stack", "num_actions", "rewards"):
-            here, expected = getattr(found, name), getattr(wanted, name)
-            if here != expected:
-                raise UserError(f"{self.path}: holds a data set with {name} {here}, expected {expected}")
+        self.manifest = found = folder.manifest
+        found.check_same_kind(wanted, self.path)
         if keep is not None and keep < found.episodes:
             sources = [source for source in found.provenance if source["first_episode"] < keep]
             counts, total = folder.counts(keep), checksum(folder.episodes[:keep])
             found = replace(found, **counts, provenance=sources, complete=False, checksum=total)
-            found.write(self.path)  # before the files shrink: a kill in between must leave a data set that opens
+            with self._naming(fmt.MANIFEST):
+                found.write(self.path)  # before the files shrink: a kill in between must leave a data set that opens
         sizes = (
             found.frames_bytes,
             found.chunks * fmt.CHUNK.itemsize,
@@ -203,6 +202,17 @@ class DatasetWriter:
         for name, size in zip(_FILES, sizes, strict=True):
             os.truncate(self.path / name, size)
         return found
+
+    @contextmanager
+    def _naming(self, name: str) -> Iterator[None]:
+        """Name the file that could not be written, and what is safe all the same."""
+        try:
+            yield
+        except OSError as error:
+            raise UserError(
+                f"{self.path / name}: {error.strerror}; {self.manifest.episodes} complete episodes are kept, "
+                "the same command continues"
+            ) from error
 
     def _release(self) -> None:
         for descriptor in self._files.values():

@@ -27,10 +27,10 @@ from protovalue.indicators.registry import (
     indicator_from_config,
     load_indicator_file,
     make_indicator,
-    module_of,
 )
 from protovalue.indicators.threshold import exact_thresholds, proportion_warnings, sgd_thresholds
 from protovalue.progress import ProgressBar
+from protovalue.user_code import module_name
 
 log = logging.getLogger(__name__)
 
@@ -143,7 +143,7 @@ def build_indicator(data: Dataset, spec: IndicatorSpec) -> Indicator:
     if name.endswith(".py"):
         from protovalue.indicators.base import INDICATORS
 
-        module = module_of(Path(name))
+        module = module_name(Path(name))
         name = next(known for known, cls in INDICATORS.items() if cls.__module__ == module)
     options: dict[str, Any] = {}
     if indicator_class(name).name == "rni":

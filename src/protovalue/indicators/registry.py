@@ -1,11 +1,8 @@
 """Finding and building indicators by name: those of this package, of a file of the user's, or of a saved config."""
 
 import importlib
-import importlib.util
 import inspect
 import pkgutil
-import sys
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +13,7 @@ from torch import Tensor
 import protovalue.indicators
 from protovalue.errors import UserError, unknown
 from protovalue.indicators.base import INDICATORS, Indicator
+from protovalue.user_code import run_file
 
 
 def indicator_class(name: str) -> type[Indicator]:
@@ -70,22 +68,14 @@ def indicator_from_config(config: Mapping[str, Any], state: Mapping[str, Tensor]
     return indicator
 
 
-def module_of(path: Path) -> str:
-    """Name the module of a file of the user's; files of the same name may lie in different folders."""
-    return f"protovalue_user_{path.stem}_{zlib.crc32(str(path.resolve()).encode()):08x}"
-
-
-def load_indicator_file(path: Path) -> None:
-    """Run a Python file of the user's that registers an indicator; only ever for a path that the user gave."""
+def load_indicator_file(path: Path) -> str:
+    """Run a Python file of the user's that registers an indicator, and return its name."""
     if not path.is_file():
         raise UserError(f"{path}: found no such file, expected Python code that registers an indicator")
-    module_name = module_of(path)
-    spec = importlib.util.spec_from_file_location(module_name, path)
-    if spec is None or spec.loader is None:
+    module = run_file(path)
+    if module is None:
         raise UserError(f"{path}: found a file that is no Python code, expected one that registers an indicator")
-    before = set(INDICATORS)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[module_name] = module
-    spec.loader.exec_module(module)
-    if set(INDICATORS) == before and not any(cls.__module__ == module_name for cls in INDICATORS.values()):
-        raise UserError(f"{path}: found no indicator in it, expected a class with @register(NAME)")
+    for name, cls in INDICATORS.items():
+        if cls.__module__ == module.__name__:
+            return name
+    raise UserError(f"{path}: found no indicator in it, expected a class with @register(NAME)")

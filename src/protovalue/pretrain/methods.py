@@ -3,7 +3,6 @@
 import importlib
 import importlib.util
 import pkgutil
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import protovalue.pretrain
 from protovalue.config import PretrainConfig
 from protovalue.errors import UserError, unknown
 from protovalue.pretrain.base import Method
+from protovalue.user_code import run_file
 
 
 def method_names() -> list[str]:
@@ -44,13 +44,9 @@ def config_class(args: Sequence[str]) -> type[PretrainConfig]:
 
 def _from_file(path: Path) -> type[Method]:
     """Run a Python file that the user named on the command line and take its METHOD."""
-    name = f"protovalue_user_{path.stem}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    if not path.is_file() or spec is None or spec.loader is None:
+    module = run_file(path)
+    if module is None:
         raise UserError(f"--method: found {path}, expected a Python file")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
     found = getattr(module, "METHOD", None)
     if not (isinstance(found, type) and issubclass(found, Method)):
         raise UserError(f"--method: {path} defines no METHOD, expected a class that extends Method")

@@ -1,0 +1,66 @@
+"""Running a Python file that the user named, so that its mistakes are told as the file's own."""
+
+import contextlib
+import importlib.util
+import sys
+import traceback
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+from protovalue.errors import UserError
+
+_SHOWN = 4  # lines of the user's that a message shows, the innermost first
+
+_run: dict[str, Path] = {}  # the files that were run in this process: how frames name them, how the user did
+
+
+def module_name(path: Path) -> str:
+    """Name the module of a file of the user's; files of the same name may lie in different folders."""
+    return f"protovalue_user_{path.stem}_{zlib.crc32(str(path.resolve()).encode()):08x}"
+
+
+def run_file(path: Path) -> ModuleType | None:
+    """Run a Python file as a module of its own; only ever for a path that the user gave. None if it is no such file."""
+    name, place = module_name(path), path.resolve()
+    spec = importlib.util.spec_from_file_location(name, place)
+    if not path.is_file() or spec is None or spec.loader is None:
+        return None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    _run[str(place)] = path
+    with user_code(path):
+        spec.loader.exec_module(module)
+    return module
+
+
+@contextlib.contextmanager
+def user_code(path: Path | None = None) -> Iterator[None]:
+    """Turn what goes wrong inside a file of the user's into one UserError with that file's own lines.
+
+    With `path`, all that is raised is that file's: it is being run. Without, only what passed through a line of a file
+    that `run_file` ran; anything else goes on as it is.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except (Exception, SystemExit) as error:
+        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in _run]
+        if path is None and not frames:
+            raise
+        where = _run[frames[-1].filename] if path is None else path
+        raise UserError(f"{where}: this file of yours raised {_what(error)}{_lines(error, frames)}") from error
+
+
+def _what(error: BaseException) -> str:
+    text = error.msg if isinstance(error, SyntaxError) else " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _lines(error: BaseException, frames: list[traceback.FrameSummary]) -> str:
+    if isinstance(error, SyntaxError) and error.filename in _run:  # no line of it was run
+        return f" (line {error.lineno}: {(error.text or '').strip()})"
+    shown = [f"line {frame.lineno}: {frame.line}" for frame in reversed(frames[-_SHOWN:])]
+    return f" ({', called from '.join(shown)})" if shown else ""
