@@ -180,6 +180,19 @@ def test_parameters_depend_on_the_generator_alone() -> None:
     assert not torch.equal(first[:2], second)
 
 
+def test_without_more_said_ten_tasks_share_a_network_with_its_dense_layer() -> None:
+    indicator = RandomNetworkIndicator(BREAKOUT, 12, 0.1, generator())
+    assert indicator.config()["options"] == {
+        "tasks_per_module": 10,
+        "hidden": True,
+        "channel_mean": None,
+        "channel_std": None,
+    }
+    state = indicator.state_dict()
+    assert [state[f"networks.modules_.{module}.omega.weight"].shape for module in (0, 1)] == [(10, 128), (2, 128)]
+    assert RandomNetworks((1, 3, 3), 1, generator())(bits(2, (1, 3, 3))).shape == (2, 1)  # the smallest frames
+
+
 def test_config_and_state_rebuild_it() -> None:
     indicator = make_indicator(
         "rni",
