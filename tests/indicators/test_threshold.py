@@ -118,8 +118,11 @@ def test_bad_scores_are_named() -> None:
         exact_thresholds(lambda: [torch.zeros(2, 3), torch.zeros(2, 4)], 0.1)
     with pytest.raises(ValueError, match=r"found torch.float64"):
         exact_thresholds(lambda: [torch.zeros(2, 3, dtype=torch.float64)], 0.1)
-    with pytest.raises(UserError, match="proportion: found 1.5"):
-        exact_thresholds(passes(torch.zeros(2, 2)), 1.5)
+    for bad in (0.0, 1.0, 1.5, float("nan")):
+        with pytest.raises(UserError, match=f"proportion: found {bad}, expected more than 0 and less than 1"):
+            exact_thresholds(passes(torch.zeros(2, 2)), bad)
+        with pytest.raises(UserError, match=f"proportion: found {bad}, expected more than 0 and less than 1"):
+            sgd_thresholds([torch.zeros(2, 2)], bad, steps=1)
 
 
 def test_passes_that_differ_are_noticed() -> None:
@@ -229,6 +232,11 @@ def test_warnings_name_the_tasks() -> None:
     (line,) = proportion_warnings([0.0] * 12, 0.01)
     assert line.endswith("task 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, ... (12 in all)")
     assert proportion_warnings([0.014], 0.01, tolerance=0.3) != []
+    assert proportion_warnings([0.01498, 0.00502], 0.01) == []  # half of the proportion is not yet far
+    (line,) = proportion_warnings([0.01502, 0.00498], 0.01)
+    assert line.startswith("2 of 2 tasks fire on a proportion far from 0.01 (the furthest is")
+    (line,) = proportion_warnings([1.0] * 10, 0.01)
+    assert line.endswith("task 0, 1, 2, 3, 4, 5, 6, 7, 8, 9")
 
 
 def test_a_constant_network_is_warned_about() -> None:
