@@ -11,12 +11,17 @@ from gymnasium.spaces import Box, Discrete
 from PIL import Image
 
 from protovalue.cli import main
-from protovalue.config import EvaluateConfig, OnlineConfig
+from protovalue.config import DqnConfig, EvaluateConfig, OnlineConfig
 from protovalue.encoder import save_encoder
+from protovalue.envs.base import PythonEnv
 from protovalue.envs.registry import make
 from protovalue.errors import UserError
-from protovalue.evaluate.episodes import Quotas, evaluate_run, play
+from protovalue.evaluate import episodes
+from protovalue.evaluate.episodes import Quotas, evaluate_command, evaluate_run, load_agent, play, write_gif
+from protovalue.files import read_json
 from protovalue.nets.encoders import make_encoder
+from protovalue.online import dqn, linear_dqn
+from protovalue.online.dqn import train_dqn
 from protovalue.online.linear_dqn import train_online
 
 
@@ -57,6 +62,118 @@ class Pressing:
 
     def values(self, features):
         return torch.tensor([1.0, 0.0]).expand(*features.shape[:2], 2)
+
+
+class Scripted:
+    """Game `number`, whose episodes last as long as the script says, the last one's length again and again.
+
+    Frame t is [number, episode, t]; every step pays number + 1; it is cut where another game would end.
+    """
+
+    def __init__(self, number: int, lengths: list[int], cut: bool = False) -> None:
+        self.number, self.lengths, self.cut = number, lengths, cut
+        self.episode, self.t = -1, 0
+        self.seeds, self.actions, self.closed = [], [], 0
+
+    def frame(self):
+        return np.array([[self.number, self.episode, self.t % 256]], np.uint8)
+
+    def reset(self, seed):
+        self.seeds.append(seed)
+        self.episode, self.t = self.episode + 1, 0
+        return self.frame()
+
+    def step(self, action):
+        self.actions.append(action)
+        self.t += 1
+        over = self.t == self.lengths[min(self.episode, len(self.lengths) - 1)]
+        return self.frame(), self.number + 1.0, over and not self.cut, over and self.cut
+
+    def close(self):
+        self.closed += 1
+
+
+def scripted(*games: Scripted, stack: int = 1, actions: int = 2) -> PythonEnv:
+    return PythonEnv("gym/Scripted-v0", {"stack": stack, "max_steps": None}, games, (1, 3), np.uint8, actions)
+
+
+def test_returns_and_lengths_are_those_of_the_script():
+    """Two agents with two environments each and three episodes: two from the first of an agent's, one from the second.
+
+    The first environment plays on, twice as often, while the second is in its long episode: that does not count.
+    """
+    games = Scripted(0, [1, 3, 1]), Scripted(1, [9]), Scripted(2, [2, 4], cut=True), Scripted(3, [1])
+    first, second = play(scripted(*games), Pressing(2), [4, 9], 3, 0.0, quiet=True)
+    assert (first.returns, first.lengths) == ([1.0, 3.0, 18.0], [1, 3, 9])
+    assert (second.returns, second.lengths) == ([6.0, 12.0, 4.0], [2, 4, 1])
+    assert len(games[0].actions) == 9  # no longer than the longest takes
+
+
+def test_environments_have_seeds_of_their_own_once():
+    """Seeds come from (agent's seed, 2 for evaluation, evaluation's seed, environment); later episodes have none."""
+    games = [Scripted(number, [2]) for number in range(4)]
+    play(scripted(*games), Pressing(2), [4, 9], 4, 0.0, seed=7, quiet=True)
+    derived = [[int(np.random.SeedSequence([s, 2, 7, e]).generate_state(1)[0]) >> 1 for e in (0, 1)] for s in (4, 9)]
+    assert [game.seeds[0] for game in games] == [*derived[0], *derived[1]]
+    assert [game.seeds[1:] for game in games] == [[None] * 2] * 4
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 0.4, 1.0])
+def test_a_share_epsilon_of_the_actions_is_random(epsilon):
+    """Any of five with the same probability, the agent's own, 0, too; every environment draws for itself."""
+    games = [Scripted(number, [1000]) for number in range(4)]
+    agent = Pressing(2)
+    agent.num_actions = 5
+    play(scripted(*games, actions=5), agent, [4, 9], 2, epsilon, quiet=True)
+    actions = np.array([game.actions for game in games])
+    assert actions.shape == (4, 1000)
+    for action in range(1, 5):
+        share = epsilon / 5
+        found = (actions == action).mean(axis=1)  # of each environment
+        assert np.abs(found - share).max() <= 4 * np.sqrt(share * (1 - share) / 1000)
+    if epsilon:
+        for i in range(4):
+            for j in range(i):  # independent: both the same other action in 4 of 25 x epsilon^2
+                both = ((actions[i] == actions[j]) & (actions[i] > 0)).mean()
+                assert both == pytest.approx(4 / 25 * epsilon**2, abs=0.04)
+
+
+def test_the_greedy_action_is_of_the_agent_whose_environment_it_is():
+    class Choosing(Pressing):
+        def see(self, obs):
+            return torch.from_numpy(obs[:, -1, 0, :1].astype(np.float32)).view(2, 2, 1)  # a game's number
+
+        def values(self, features):
+            wanted = features * torch.tensor([1.0, -1.0])[:, None, None] + torch.tensor([0.0, 4.0])[:, None, None]
+            return -(torch.arange(5.0) - wanted).abs()  # the first agent wants its number, the second 4 minus it
+
+    games = [Scripted(number, [3]) for number in range(4)]
+    play(scripted(*games, actions=5), Choosing(2), [0, 1], 2, 0.0, quiet=True)
+    assert [game.actions for game in games] == [[0] * 3, [1] * 3, [2] * 3, [1] * 3]
+
+
+def test_the_film_is_of_the_first_agent_s_first_episode():
+    """Its newest frames, the one that it ended in too, and nothing of the next episode or of other environments."""
+    film = []
+    play(scripted(Scripted(5, [3, 2]), Scripted(6, [9]), stack=2), Pressing(1), [0], 4, 0.0, film=film, quiet=True)
+    assert [frame.tolist() for frame in film] == [[[5, 0, t]] for t in range(4)]
+
+
+@pytest.mark.parametrize(("length", "last"), [(9, 4), (5, 4), (4, 4), (3, 3)])
+def test_a_film_has_a_largest_length(monkeypatch, length, last):
+    monkeypatch.setattr(episodes, "VIDEO_FRAMES", 5)
+    film = []
+    play(scripted(Scripted(5, [length])), Pressing(1), [0], 2, 0.0, film=film, quiet=True)
+    assert [frame.tolist() for frame in film] == [[[5, 0, t]] for t in range(last + 1)]
+
+
+def test_films_are_cut_after_3000_frames():
+    assert episodes.VIDEO_FRAMES == 3000
+
+
+def test_progress_counts_the_episodes_of_all_seeds(capsys):
+    play(scripted(*(Scripted(number, [2]) for number in range(4))), Pressing(2), [4, 9], 3, 0.0)
+    assert "evaluate gym/Scripted-v0: 6/6 episodes" in capsys.readouterr().err
 
 
 def naive(env, episodes: int, seed: int) -> list[float]:
@@ -148,6 +265,140 @@ def test_the_same_evaluation_twice_is_the_same(run, tmp_path):
     assert first == second
 
 
+def test_the_agents_that_were_trained_play(tmp_path, monkeypatch):
+    """The loaded ones have the parameters that training ended with, not those it began with."""
+    trained = {}
+
+    def catching(module):
+        real = module.prepare
+
+        def prepare(config):
+            env, agent, about = real(config)
+            trained.setdefault(module, (agent, agent.theta.clone()))
+            return env, agent, about
+
+        return prepare
+
+    for module in (linear_dqn, dqn):
+        monkeypatch.setattr(module, "prepare", catching(module))
+    small = {"env": "minatar/breakout", "steps": 60, "replay_min": 20, "replay_size": 50}
+    runs = {
+        linear_dqn: train_online(
+            OnlineConfig(**small, out=tmp_path / "online", encoder="random:minatar:1", seeds="3,8"), quiet=True
+        ),
+        dqn: train_dqn(DqnConfig(**small, out=tmp_path / "dqn", seeds="3,8"), quiet=True),
+    }
+    for module, run in runs.items():
+        env, agent, seeds, steps = load_agent(run, 3)
+        assert (seeds, steps, env.num_envs, env.env_id) == ((3, 8), 60, 6, "minatar/breakout")
+        env.close()
+        ended, began = trained[module]
+        assert agent is not ended
+        assert agent.updates == ended.updates > 0
+        assert torch.equal(agent.theta, ended.theta)
+        assert not torch.equal(agent.theta, began)
+
+
+RESULT = {
+    "env": "minatar/breakout", "steps": 12_000, "episodes": 2, "mean_return": 4.5,
+    "seeds": [
+        {"seed": 3, "mean_return": 2.0, "returns": [1.0, 3.0], "lengths": [5, 8]},
+        {"seed": 11, "mean_return": 7.0, "returns": [7.0], "lengths": [40]},
+    ],
+}  # fmt: skip
+
+
+def test_the_table_by_hand(tmp_path, monkeypatch, capsys):
+    """Returns 1 and 3 have the standard error sqrt(2) / sqrt(2); a single one has none."""
+    monkeypatch.setattr(episodes, "evaluate_run", lambda config: RESULT)
+    evaluate_command(EvaluateConfig(tmp_path, 2, video=tmp_path / "v.gif"))
+    assert capsys.readouterr().out.splitlines() == [
+        "minatar/breakout, 12,000 agent steps, 2 episodes per seed",
+        "  seed  mean return  standard error  mean length",
+        "     3         2.00            1.00          6.5",
+        "    11         7.00             nan         40.0",
+        "  mean         4.50",
+        f"every return: {tmp_path}/evaluation.json",
+        f"video: {tmp_path}/v.gif",
+    ]
+    evaluate_command(EvaluateConfig(tmp_path, 2, out=tmp_path / "e.json"))
+    assert capsys.readouterr().out.splitlines()[-1] == f"every return: {tmp_path}/e.json"
+
+
+@pytest.fixture
+def made_agent(monkeypatch):
+    """Let `load_agent` give agents of seeds 4 and 9 in scripted environments, and return their games."""
+    games = []
+
+    def load(run, num_envs):
+        games.extend(Scripted(number, [number + 1]) for number in range(2 * num_envs))
+        return scripted(*games), Pressing(2), (4, 9), 77
+
+    monkeypatch.setattr(episodes, "load_agent", load)
+    return games
+
+
+def test_the_result_by_hand(tmp_path, made_agent):
+    """Game g lasts g + 1 steps, each of which pays g + 1."""
+    places = {"out": tmp_path / "e.json", "video": tmp_path / "films" / "v.gif"}
+    result = evaluate_run(EvaluateConfig(tmp_path, 3, epsilon=0.0, num_envs=2, seed=5, **places), quiet=True)
+    assert read_json(tmp_path / "e.json") == result
+    assert result == {
+        "format": "protovalue evaluation", "version": 1, "env": "gym/Scripted-v0",
+        "env_options": {"stack": 1, "max_steps": None},
+        "steps": 77, "episodes": 3, "epsilon": 0.0, "seed": 5, "mean_return": (2 + 34 / 3) / 2,
+        "seeds": [
+            {"seed": 4, "mean_return": 2.0, "returns": [1.0, 1.0, 4.0], "lengths": [1, 1, 2]},
+            {"seed": 9, "mean_return": 34 / 3, "returns": [9.0, 9.0, 16.0], "lengths": [3, 3, 4]},
+        ],
+    }  # fmt: skip
+    assert [game.closed for game in made_agent] == [1] * 4
+    with Image.open(tmp_path / "films" / "v.gif") as film:
+        assert film.n_frames == 2
+
+
+def test_without_a_file_s_name_the_result_lies_in_the_run_and_there_is_no_film(tmp_path, made_agent, capsys):
+    result = evaluate_run(EvaluateConfig(tmp_path, 2, epsilon=0.0))
+    assert len(made_agent) == 4  # no more environments than episodes
+    assert [path.name for path in tmp_path.iterdir()] == ["evaluation.json"]
+    assert read_json(tmp_path / "evaluation.json")["seeds"] == result["seeds"]
+    assert "4/4 episodes" in capsys.readouterr().err
+
+
+def frames_of(path):
+    with Image.open(path) as film:
+        pictures, durations = [], []
+        for i in range(film.n_frames):
+            film.seek(i)
+            pictures.append(np.asarray(film.convert("L")))
+            durations.append(film.info["duration"])
+        return pictures, durations, film.info["loop"]
+
+
+def test_a_film_by_hand(tmp_path):
+    """Each of 2 x 3 pixels is a square of 80, without shades between them; the last picture stays for a second."""
+    small = np.array([[0, 255, 0], [255, 0, 0]], np.uint8)
+    write_gif(tmp_path / "deep" / "er" / "v.gif", [small, 255 - small, small])
+    pictures, durations, loop = frames_of(tmp_path / "deep" / "er" / "v.gif")
+    for found, frame in zip(pictures, [small, 255 - small, small], strict=True):
+        np.testing.assert_array_equal(found, frame.repeat(80, axis=0).repeat(80, axis=1))
+    assert (durations, loop) == ([60, 60, 1000], 0)
+    write_gif(tmp_path / "v.gif", [small, 255 - small], size=6, milliseconds=100)
+    pictures, durations, _ = frames_of(tmp_path / "v.gif")
+    assert (pictures[0].shape, durations) == ((4, 6), [100, 1000])
+
+
+def test_larger_pictures_are_smooth_and_flat_ones_a_line(tmp_path):
+    for width, shades in ((63, False), (64, True)):
+        stripes = np.tile(np.arange(width) % 2 * 255, (32, 1)).astype(np.uint8)
+        write_gif(tmp_path / "v.gif", [stripes])
+        (found,), _, _ = frames_of(tmp_path / "v.gif")
+        assert found.shape == (round(240 * 32 / width), 240)
+        assert (len(np.unique(found)) > 2) == shades
+    write_gif(tmp_path / "v.gif", [np.zeros((1, 600), np.uint8)])
+    assert frames_of(tmp_path / "v.gif")[0][0].shape == (1, 240)
+
+
 def test_episodes_are_cut_where_the_environment_says():
     env = make("gym/ShortAndLong-v0", 10, max_steps=20)
     (played,) = play(env, Pressing(1), [0], 30, 0.0, quiet=True)
@@ -173,4 +424,11 @@ def test_another_encoder_in_the_place_of_the_one_trained_on_is_refused(tmp_path)
 
 def test_a_folder_that_is_no_agent_is_refused(tmp_path):
     with pytest.raises(UserError, match="not a run"):
+        evaluate_run(EvaluateConfig(tmp_path))
+
+
+def test_a_run_of_another_kind_is_refused(run, tmp_path, monkeypatch):
+    recorded = episodes.read_run(run)
+    monkeypatch.setattr(episodes, "read_run", lambda path: {**recorded, "config": {"kind": "pretrain"}})
+    with pytest.raises(UserError, match="not a run of pvn online or pvn dqn"):
         evaluate_run(EvaluateConfig(tmp_path))

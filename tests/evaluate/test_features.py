@@ -1,8 +1,14 @@
 """Features: known pictures, paths and targets, worked out by hand."""
 
+import inspect
+import itertools
+from typing import Any
+
+import gymnasium
 import numpy as np
 import pytest
 import torch
+from gymnasium.spaces import Box, Discrete
 from scipy.spatial.distance import pdist
 
 from protovalue.config import OnlineConfig
@@ -36,6 +42,50 @@ def test_a_plane_in_many_dimensions_is_found_again(method):
     assert found.stress < 1e-6
 
 
+def test_a_triangle_by_hand():
+    """3-4-5, corners on axes of their own: distances again 3, 4 and 5, the long side first, the far corner positive."""
+    for method in ("classical", "metric"):
+        found = mds(np.array([[0.0, 0.0, 9.0], [3.0, 0.0, 9.0], [0.0, 4.0, 9.0]]), method)
+        np.testing.assert_allclose(pdist(found.points), [3, 4, 5])
+        # Squares around the middle (1, 4/3): along the larger axis of [[6, -4], [-4, 32/3]] and across it
+        along = (6 + 32 / 3 + np.sqrt((6 - 32 / 3) ** 2 + 4 * 16)) / 2
+        np.testing.assert_allclose(np.square(found.points).sum(axis=0), [along, 6 + 32 / 3 - along])
+        np.testing.assert_allclose(found.points.mean(axis=0), 0, atol=1e-12)
+        assert found.points[2, 0] == found.points[:, 0].max()
+        assert found.stress == pytest.approx(0, abs=1e-12)
+
+
+def test_points_on_a_line_stay_on_it():
+    """Their second eigenvalue is 0; for these it is rounded to less, of which there is no root."""
+    line = [[-0.6393159419710626, 1.0589866294538408], [0.0, 0.0], [-1.2786318839421251, 2.1179732589076816]]
+    for x in (np.array(line), np.array([[0.0], [1.0], [2.0], [7.0]])):
+        for method in ("classical", "metric"):
+            found = mds(x, method)
+            np.testing.assert_allclose(pdist(found.points), pdist(x), rtol=1e-7)
+            assert found.points[:, 1] == pytest.approx(0, abs=1e-6)
+            assert found.stress == pytest.approx(0, abs=1e-12)
+
+
+def test_each_direction_has_its_sign():
+    """Corners of a long cross: the largest entry of both coordinates is positive, wherever the features point."""
+    cross = np.array([[0.5, 0.0], [-0.4, 0.0], [-0.1, 0.0], [0.0, 0.3], [0.0, -0.2], [0.0, -0.1]])
+    for signs in ([1, 1], [-1, 1], [1, -1], [-1, -1]):
+        np.testing.assert_allclose(mds(cross * signs).points, cross, atol=1e-12)
+
+
+def test_metric_scaling_is_where_the_stress_is_lowest():
+    x = np.random.default_rng(3).normal(size=(12, 5))
+    found = mds(x, "metric")
+
+    def raw(points):
+        return np.square(pdist(x) - pdist(points)).sum()
+
+    assert found.stress == pytest.approx(np.sqrt(raw(found.points) / np.square(pdist(x)).sum()))
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        assert raw(found.points + 0.1 * rng.normal(size=(12, 2))) > raw(found.points)
+
+
 def test_stress_of_a_regular_tetrahedron_by_hand():
     # All six distances are 1, and the three directions are worth the same: any plane keeps two thirds of the squares.
     corners = np.eye(4) / np.sqrt(2)
@@ -65,6 +115,7 @@ def test_smoothness_by_hand():
     assert temporal_smoothness(line) == pytest.approx(0.6)
     assert temporal_smoothness(line[[0, 3, 1, 2]]) == pytest.approx((3 + 2 + 1) / 3 / (10 / 6))
     assert temporal_smoothness(np.eye(6)) == pytest.approx(1.0)  # all as far from each other as neighbours
+    assert temporal_smoothness(line[[1, 3]]) == 1.0
     assert np.isnan(temporal_smoothness(np.ones((4, 2))))
     assert np.isnan(temporal_smoothness(np.ones((1, 2))))
 
@@ -84,6 +135,56 @@ def test_a_probe_reads_what_is_linear_and_nothing_from_noise():
     assert linear > 0.9999
     assert -0.2 < noise < 0.05
     assert np.isnan(constant)
+
+
+def ridge_by_hand(x, y):
+    """Leave-one-out picks the strength, 10^-4 to 10^3, by the hat matrix; return how to predict, and the strength."""
+    centre, middle = x.mean(axis=0), y.mean()
+    z = x - centre
+    errors, weights = [], []
+    for power in range(-4, 4):
+        inverse = np.linalg.inv(z.T @ z + 10.0**power * np.eye(z.shape[1]))
+        hat = 1 / len(z) + np.diag(z @ inverse @ z.T)
+        weights.append(inverse @ z.T @ (y - middle))
+        errors.append(np.square((y - middle - z @ weights[-1]) / (1 - hat)).mean())
+    best = int(np.argmin(errors))
+    return (lambda other: (other - centre) @ weights[best] + middle), 10.0 ** (best - 4)
+
+
+def test_a_probe_by_its_normal_equations():
+    """Five blocks in time, each predicted from the other four: features over their largest deviation, R^2 at the end.
+
+    A target that is linear wants the weakest ridge, one of noise the strongest, one between them another one.
+    """
+    rng = np.random.default_rng(2)
+    x = rng.normal(size=(43, 3)) * [5.0, 1.0, 0.1] + [0.0, 7.0, 3.0]
+    noise = rng.normal(size=43)
+    targets = np.column_stack([x @ [1.0, 2.0, 3.0], noise, x @ [0.1, 0.5, 0.0] + noise])
+    starts = [0, 9, 18, 26, 35, 43]  # 43 rows in five: the first rows where 5 i // 43 is 1, 2, 3, 4
+    wrong, total, strengths = np.zeros(3), np.zeros(3), []
+    for first, last in itertools.pairwise(starts):
+        test = np.arange(first, last)
+        train = np.setdiff1d(np.arange(43), test)
+        scale = np.std(x[train], axis=0).max()
+        for j in range(3):
+            predict, strength = ridge_by_hand(x[train] / scale, targets[train, j])
+            strengths.append(strength)
+            wrong[j] += np.square(targets[test, j] - predict(x[test] / scale)).sum()
+            total[j] += np.square(targets[test, j] - targets[train, j].mean()).sum()
+    assert {1e-4, 1e3} < set(strengths)
+    np.testing.assert_allclose(linear_probe(x, targets), 1 - wrong / total, rtol=1e-6)
+
+
+def test_features_that_are_all_the_same_tell_no_more_than_the_mean():
+    targets = np.random.default_rng(0).normal(size=(20, 1))
+    assert linear_probe(np.full((20, 3), 0.7), targets)[0] == pytest.approx(0)
+
+
+def test_a_target_that_is_the_same_everywhere_has_no_share():
+    """Also where the mean of equal numbers is rounded, as that of 300 times 0.1 is."""
+    x = np.random.default_rng(0).normal(size=(300, 2))
+    assert np.std(np.full(300, 0.1)) > 0
+    assert np.isnan(linear_probe(x, np.full((300, 1), 0.1))[0])
 
 
 def test_a_probe_is_judged_on_groups_that_it_has_not_seen():
@@ -116,6 +217,15 @@ def test_state_variables_by_hand():
         "column of channel 1": 2,
     }
     assert state_variables(np.zeros((2, 4, 84, 84), np.uint8)) is None
+    assert state_variables(np.zeros((2, 4, 84, 84, 3), np.uint8)) is None
+    assert state_variables(np.zeros((2, 4, 84, 84), np.bool_)) is None
+
+
+def test_state_variables_of_one_cell_and_of_three():
+    frames = np.zeros((2, 1, 3, 4, 1), np.bool_)
+    frames[0, 0, 0, 3] = True
+    frames[1, 0, [0, 2, 2], [1, 0, 1]] = True
+    assert state_variables(frames)[0].tolist() == pytest.approx(np.array([[1, 0, 3], [3, 4 / 3, 2 / 3]]))
 
 
 def test_only_the_newest_frame_counts():
@@ -132,6 +242,88 @@ def test_features_come_in_order_whatever_the_chunks():
     obs = np.arange(1000, dtype=np.float32)[:, None]
     got = features_of(lambda part: torch.from_numpy(part) * 2, obs)
     np.testing.assert_array_equal(got, 2 * obs)
+
+
+def test_features_are_computed_in_chunks_of_256():
+    sizes = []
+
+    def see(part):
+        sizes.append(len(part))
+        return torch.from_numpy(part).double()
+
+    got = features_of(see, np.arange(600.0)[:, None])
+    assert sizes == [256, 256, 88]
+    assert got.dtype == np.float32
+
+
+class Endless(gymnasium.Env[np.ndarray, np.int64]):
+    """Never ends; frame t is [t mod 256, last action] and the reward the action."""
+
+    closed = 0
+
+    def __init__(self) -> None:
+        self.observation_space = Box(0, 255, (1, 2), np.uint8)
+        self.action_space = Discrete(4)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        self.t = 0
+        return np.zeros((1, 2), np.uint8), {}
+
+    def step(self, action: np.int64) -> Any:
+        self.t += 1
+        return np.array([[self.t % 256, action]], np.uint8), float(action), False, False, {}
+
+    def close(self) -> None:
+        Endless.closed += 1
+
+
+@pytest.fixture
+def endless():
+    gymnasium.register("Endless-v0", Endless)
+    yield "gym/Endless-v0"
+    del gymnasium.registry["Endless-v0"]
+
+
+class Fixed:
+    """Two agents: the first always wants action 2, the second action 1."""
+
+    num_seeds, num_actions = 2, 4
+
+    def see(self, obs):
+        assert len(obs) == 2
+        assert (obs[0] == obs[1]).all()
+        return torch.zeros(2, 1, 1)
+
+    def values(self, features):
+        return torch.tensor([[[0.0, 1, 2, 0]], [[0.0, 2, 1, 0]]])
+
+
+def test_a_trajectory_without_an_end_is_cut_after_1000_steps(endless):
+    before = Endless.closed
+    played = trajectory(endless, {}, agent=Fixed(), epsilon=0.0)
+    assert Endless.closed == before + 1
+    assert not played.complete
+    assert played.rewards.tolist() == [2.0] * 1000
+    assert played.observations.shape == (1001, 1, 1, 2)
+    assert played.observations[:, 0, 0, 0].tolist() == [t % 256 for t in range(1001)]
+    assert played.observations[1:, 0, 0, 1].tolist() == [2] * 1000
+    second = trajectory(endless, {}, agent=Fixed(), which=1, epsilon=0.0, max_steps=3)
+    assert second.rewards.tolist() == [1.0] * 3
+
+
+def test_some_actions_of_a_trajectory_are_random(endless):
+    """A random action is any of four: of 1,000 steps at epsilon 0.4 a tenth is each of the other three."""
+    actions = trajectory(endless, {}, agent=Fixed(), epsilon=0.4).rewards
+    for other in (0, 1, 3):
+        assert abs((actions == other).mean() - 0.1) < 4 * np.sqrt(0.1 * 0.9 / 1000)
+    every = trajectory(endless, {}, agent=Fixed(), epsilon=1.0).rewards
+    np.testing.assert_array_equal(every, trajectory(endless, {}).rewards)  # as without an agent
+    for action in range(4):
+        assert abs((every == action).mean() - 0.25) < 4 * np.sqrt(0.25 * 0.75 / 1000)
+    assert (trajectory(endless, {}, seed=1).rewards != every).any()
+    # As in evaluation, one action in a thousand.
+    assert inspect.signature(trajectory).parameters["epsilon"].default == 0.001
 
 
 def test_a_random_trajectory_is_one_complete_episode():
@@ -174,3 +366,16 @@ def test_random_states_know_their_environment():
     states = random_states(make("minatar/breakout", 3), steps=20, every=10)
     assert states.observations.shape == (6, 1, 10, 10, 4)
     assert states.groups.tolist() == [0, 1, 2, 0, 1, 2]
+
+
+def test_random_states_are_every_tenth_of_640(endless):
+    """Also the first; of both environments; actions are those of the seed."""
+    states = random_states(make(endless, 2))
+    assert states.groups.tolist() == [0, 1] * 64
+    assert states.observations[:, 0, 0, 0].tolist() == [t % 256 for t in range(0, 640, 10) for _ in range(2)]
+    same, other = (random_states(make(endless, 2), seed=seed).observations for seed in (0, 1))
+    np.testing.assert_array_equal(same, states.observations)
+    assert (other != states.observations).any()
+    actions = random_states(make(endless, 2), steps=2000, every=1).observations[2:, 0, 0, 1]
+    for action in range(4):
+        assert abs((actions == action).mean() - 0.25) < 4 * np.sqrt(0.25 * 0.75 / 3998)

@@ -1,5 +1,9 @@
 """Random cumulants of a data set: right for every transition, the last of an episode too; computed once; checked."""
 
+import logging
+import os
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -7,7 +11,7 @@ import torch
 from protovalue.data.format import End
 from protovalue.data.sampler import Sampler
 from protovalue.errors import UserError
-from protovalue.indicators.cumulants import CumulantSpec, cumulants
+from protovalue.indicators.cumulants import CumulantSpec, _deviation, cumulants
 from protovalue.indicators.precompute import IndicatorSpec, indicator_rewards
 from protovalue.indicators.random_network import RandomNetworks
 from tests.data.helpers import made_up, manifest, write
@@ -32,6 +36,71 @@ def test_differences_are_those_of_the_networks(data, tmp_path):
     assert found.values.shape == (707, 7)
     assert found.values.dtype == np.float32
     assert np.allclose(found.deviation, found.values.astype(np.float64).std(axis=0), rtol=1e-6)
+
+
+def test_differences_by_hand(tmp_path, monkeypatch):
+    """f_0 is a hundredth of the newest frame, f_1 minus the one before it, which is 0 at the start of an episode."""
+
+    def rigged(self, obs):
+        old, new = obs[:, 0, 0, 0].float(), obs[:, 1, 0, 0].float()
+        return torch.stack([new / 100, -old], dim=1)
+
+    monkeypatch.setattr(RandomNetworks, "forward", rigged)
+    like, made = manifest(frame_shape=(3, 3)), []
+    for frames, end in (([10, 30, 20], End.TERMINATED), ([50, 40], End.TRUNCATED)):
+        episode = made_up(len(frames) - 1, np.random.default_rng(0), end, like)
+        episode.frames = np.array(frames, np.uint8)[:, None, None].repeat(3, 1).repeat(3, 2)
+        made.append(episode)
+    data = write(tmp_path / "set", made, frame_shape=(3, 3))
+    found = cumulants(data, CumulantSpec(tasks=2, seed=0), tmp_path / "cache", quiet=True)
+    values = [[0.1, 0], [0.3, -10], [0.2, -30], [0.5, 0], [0.4, -50]]  # of all five states
+    assert found.values == pytest.approx(np.array(values))
+    differences = [[0.2, -10], [-0.1, -20], [-0.1, -50]]  # the last ones to an end: no difference to the next episode
+    assert found.differences(np.array([0, 1, 2])) == pytest.approx(np.array(differences), abs=1e-6)
+    assert found.differences(np.array([2, 0])) == pytest.approx(np.array(differences)[[2, 0]], abs=1e-6)
+    # f_0: mean 0.3, squares .04 + 0 + .01 + .04 + .01 over 5; f_1: mean -18, squares 324 + 64 + 144 + 324 + 1024
+    assert found.deviation.tolist() == pytest.approx([np.sqrt(0.02), np.sqrt(376)])
+
+
+def test_without_more_said_ten_to_a_network_and_pixels_as_they_are(data, tmp_path):
+    found = cumulants(data, CumulantSpec(tasks=12, seed=3), tmp_path, quiet=True)
+    networks = RandomNetworks((2, 5, 6), 12, torch.Generator().manual_seed(3), tasks_per_module=10)
+    obs = torch.from_numpy(data.episode(2).observations(2))  # states 303, 304 and 305 of the data set
+    np.testing.assert_allclose(found.values[303:306], networks(obs).numpy(), atol=1e-6)
+    assert re.fullmatch("[0-9a-f]{32}", next(tmp_path.iterdir()).name)
+
+
+def test_deviations_by_hand_whatever_the_blocks():
+    values = np.array([[1.0, 7.0], [2.0, 7.0], [3.0, 7.0], [4.0, 7.0], [10.0, 7.0]], np.float32)
+    for size in (1, 2, 5, 6):  # mean 4, squares 9 + 4 + 1 + 0 + 36
+        assert _deviation(values, size).tolist() == pytest.approx([np.sqrt(10), 0])
+    assert _deviation(values[:1]).tolist() == [0.0, 0.0]
+
+
+def test_a_small_spread_around_a_large_value_is_not_lost():
+    """Thirds of 1/16 around a million: squares of the values themselves would leave no digit of their difference."""
+    values = np.array([[1e6], [1e6 + 0.0625], [1e6]], np.float32)
+    assert _deviation(values)[0] == pytest.approx(0.0625 * np.sqrt(2) / 3, rel=1e-9)
+
+
+def test_values_are_on_the_disk_before_their_folder_has_its_name(data, tmp_path, monkeypatch):
+    synced, real = [], os.fsync
+
+    def record(descriptor):
+        synced.append(os.fstat(descriptor).st_ino)
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", record)
+    cumulants(data, SPEC, tmp_path, quiet=True)
+    (folder,) = tmp_path.iterdir()
+    assert (folder / "values.bin").stat().st_ino in synced
+
+
+def test_progress_is_shown_unless_not_wanted(data, tmp_path, capsys):
+    cumulants(data, SPEC, tmp_path / "one", quiet=True)
+    assert capsys.readouterr().err == ""
+    cumulants(data, SPEC, tmp_path / "two")
+    assert "707/707 states" in capsys.readouterr().err
 
 
 def test_the_discounted_sum_telescopes(data, tmp_path):
@@ -107,3 +176,9 @@ def test_a_constant_network_is_warned_about(data, tmp_path, caplog, monkeypatch)
     found = cumulants(data, SPEC, tmp_path, quiet=True)
     assert found.deviation.tolist() == [0.0] * 7
     assert "7 of 7 networks are constant" in caplog.text
+
+
+def test_networks_that_tell_states_apart_are_not_warned_about(data, tmp_path, caplog):
+    with caplog.at_level(logging.WARNING):
+        cumulants(data, SPEC, tmp_path, quiet=True)
+    assert caplog.text == ""

@@ -29,6 +29,31 @@ def test_prime_is_the_paper_s() -> None:
     assert PRIME == 8191
 
 
+@pytest.mark.parametrize(
+    ("offset", "multipliers", "pixels", "proportion", "expected"),
+    [
+        # 8190 = -1 mod 8191: -1 - 255 - 255 = -511, so 7680; mod 100 that is 80
+        (8190, (8190, 8190), (255, 255), 0.01, 80),
+        # 5 + 3 * 2 + 8000 * 200 = 1,600,011 = 195 * 8191 + 2,766; 16-bit integers would wrap and give 2,574
+        (5, (3, 8000), (2, 200), 0.01, 66),
+        (39, (3, 8000), (2, 200), 0.01, 0),  # 2,800
+        (8190, (1, 1), (0, 0), 0.01, 90),
+        (8190, (1, 0), (1, 255), 0.01, 0),  # 8,191 mod 8,191
+        (0, (1, 1), (100, 99), 0.5, 1),
+        (7000, (1, 8190), (0, 1), 0.25, 3),  # 7000 - 1 = 6,999
+    ],
+)
+def test_hashes_worked_out_by_hand(
+    offset: int, multipliers: tuple[int, int], pixels: tuple[int, int], proportion: float, expected: int
+) -> None:
+    indicator = HashIndicator((1, 1, 2), 1, proportion, generator())
+    indicator.offsets[0] = offset
+    indicator.multipliers[0] = torch.tensor(multipliers)
+    obs = torch.tensor(pixels, dtype=torch.uint8).view(1, 1, 1, 2)
+    assert indicator.scores(obs).tolist() == [[-expected]]
+    assert indicator.rewards(obs).tolist() == [[expected == 0]]
+
+
 @pytest.mark.parametrize("shape", [(4, 84, 84), (1, 10, 10, 4), (1, 30, 30, 3)])
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.bool])
 def test_hashes_are_exact(shape: tuple[int, ...], dtype: torch.dtype) -> None:
@@ -51,7 +76,7 @@ def test_hashes_are_exact_at_the_largest_sums(dtype: torch.dtype) -> None:
     assert (-indicator.scores(obs)).tolist() == by_hand(indicator, obs)
 
 
-def test_both_widths_of_arithmetic_are_used() -> None:
+def test_both_widths_of_arithmetic_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
     # One pixel more than float32 can hold: odd sums beyond 2^24 would be rounded there.
     indicator = HashIndicator((1, 1, 2050), 1, 0.5, generator())
     indicator.multipliers.fill_(8189)
@@ -60,6 +85,17 @@ def test_both_widths_of_arithmetic_are_used() -> None:
     assert 2049 * 8189 % 2 == 1
     obs[0, 0, 0, 0] = False
     assert (-indicator.scores(obs)).tolist() == by_hand(indicator, obs)
+    # As many as it can hold: half the memory, the same hashes.
+    used, product = [], torch.Tensor.__matmul__
+    monkeypatch.setattr(torch.Tensor, "__matmul__", lambda a, b: used.append(a.dtype) or product(a, b))
+    for pixels, dtype, width in (
+        (2048, torch.bool, torch.float32),  # 2,048 * 8,190 = 16,773,120 <= 2^24
+        (2049, torch.bool, torch.float64),
+        (8, torch.uint8, torch.float32),  # 8 * 8,190 * 255 = 16,707,600
+        (9, torch.uint8, torch.float64),
+    ):
+        HashIndicator((1, 1, pixels), 1, 0.5, generator()).scores(torch.ones(1, 1, 1, pixels).to(dtype))
+        assert used.pop() == width
 
 
 @pytest.mark.parametrize(
@@ -113,6 +149,27 @@ def test_config_and_state_rebuild_it() -> None:
     same = make_indicator("hash", (1, 10, 10, 4), 7, 0.1, generator())
     assert torch.equal(torch.get_rng_state(), before)
     assert torch.equal(same.rewards(obs), indicator.rewards(obs))
+
+
+def test_more_pixels_than_double_precision_can_sum_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """2^53 / (8190 * 255) = 4,312,863,250.1; all pixels are the same byte of memory, and the sum is not begun."""
+
+    class BegunError(Exception):
+        pass
+
+    def begin(*_: object) -> None:
+        raise BegunError
+
+    monkeypatch.setattr(torch.Tensor, "flatten", begin)
+    indicator = HashIndicator((1, 1, 1), 1, 0.5, generator())
+    one = indicator.multipliers
+    for pixels, error, what in (
+        (4_312_863_250, BegunError, None),
+        (4_312_863_251, UserError, "found 4312863251 pixels, too many for an exact hash"),
+    ):
+        indicator.observation_shape, indicator.multipliers = (1, 1, pixels), one.expand(1, pixels)
+        with pytest.raises(error, match=what):
+            indicator.scores(torch.zeros(1, dtype=torch.uint8).expand(1, 1, 1, pixels))
 
 
 def test_bad_input_is_named() -> None:

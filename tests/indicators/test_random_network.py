@@ -2,14 +2,16 @@
 
 import json
 
+import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from protovalue.errors import UserError
-from protovalue.indicators.random_network import STD_FLOOR, RandomNetworkIndicator, RandomNetworks
+from protovalue.indicators.random_network import RandomNetworkIndicator, RandomNetworks
 from protovalue.indicators.registry import indicator_from_config, make_indicator
+from protovalue.nets import layers
+from tests.nets.by_hand import Array, Parameters, dense, image_of, latents, relu
 
 BREAKOUT = (1, 10, 10, 4)
 
@@ -22,27 +24,66 @@ def bits(count: int, shape: tuple[int, ...], seed: int = 0) -> Tensor:
     return torch.rand(count, *shape, generator=generator(seed)) < 0.2
 
 
-def by_hand(state: dict[str, Tensor], module: int, image: Tensor) -> Tensor:
-    """A MinAtar module on (N, C, 10, 10): VALID convolution, ReLU, flatten by row, column, channel, dense, linear."""
-    prefix = f"modules_.{module}."
-    x = F.relu(F.conv2d(image, state[prefix + "trunk.convs.0.weight"])).permute(0, 2, 3, 1).reshape(len(image), -1)
-    if prefix + "hidden.weight" in state:
-        x = F.relu(x @ state[prefix + "hidden.weight"].T)
-    return x @ state[prefix + "omega.weight"].T
+def by_hand(networks: RandomNetworks, image: Array, trunk: str) -> Array:
+    """All outputs on an image (H, W, C): the DQN network `trunk` of each module, dense and ReLU, then linear."""
+    outputs = []
+    for module in range(len(networks.modules_)):
+        parameters = Parameters(networks.state_dict(), f"modules_.{module}.")
+        g1 = latents(trunk, parameters, image).reshape(-1)
+        if f"modules_.{module}.hidden.weight" in networks.state_dict():
+            g1 = relu(dense(g1, parameters["hidden"]))
+        outputs.append(dense(g1, parameters["omega"]))
+    return np.concatenate(outputs)
+
+
+def with_biases(networks: RandomNetworks) -> RandomNetworks:
+    """Biases begin at zero, which would hide a missing one."""
+    for key, value in networks.named_parameters():
+        if key.endswith("bias"):
+            value.uniform_(-0.2, 0.2, generator=generator(7))
+    return networks
 
 
 @pytest.mark.parametrize("hidden", [True, False])
-def test_small_frames_get_minatar_networks(hidden: bool) -> None:
-    networks = RandomNetworks(BREAKOUT, 23, generator(), hidden=hidden)
-    obs = bits(5, BREAKOUT)
-    image = obs[:, 0].permute(0, 3, 1, 2).float()
-    state = networks.state_dict()
-    expected = torch.cat([by_hand(state, module, image) for module in range(3)], dim=1)
+@pytest.mark.parametrize(("trunk", "shape"), [("minatar", BREAKOUT), ("minatar", (2, 9, 6)), ("nature", (2, 36, 38))])
+def test_outputs_are_those_of_dqn_networks(trunk: str, shape: tuple[int, ...], hidden: bool) -> None:
+    """VALID 3x3 on small frames; SAME 8x8/4, 4x4/2, 3x3 on larger ones; in modules of 10, 10 and 3."""
+    networks = with_biases(RandomNetworks(shape, 23, generator(), hidden=hidden))
+    obs = torch.randint(256, (2, *shape), dtype=torch.uint8, generator=generator(1))
     scores = networks(obs)
-    assert scores.shape == (5, 23)  # modules of 10, 10 and 3
+    assert scores.shape == (2, 23)
     assert (scores < 0).any()  # linear output: no ReLU
-    torch.testing.assert_close(scores, expected)
-    assert state["modules_.2.omega.weight"].shape == (3, 128 if hidden else 1024)
+    for row in range(2):
+        expected = by_hand(networks, image_of(obs[row]), trunk)
+        np.testing.assert_allclose(scores[row].numpy(), expected, atol=2e-6)
+
+
+def test_outputs_are_drawn_with_zero_biases_and_glorots_limits() -> None:
+    state = RandomNetworks(BREAKOUT, 3, generator()).state_dict()
+    for key, value in state.items():
+        if key.endswith("bias"):
+            assert not value.any()
+    # fans 9 * 4 and 9 * 16; 1,024 and 128; 128 and 3
+    for path, fans in (("trunk.convs.0", 180), ("hidden", 1152), ("omega", 131)):
+        limit = (6 / fans) ** 0.5
+        assert 0.95 * limit < state[f"modules_.0.{path}.weight"].abs().max() <= limit
+
+
+@pytest.mark.parametrize(
+    ("hidden", "parameters"),
+    [
+        # A Nature-DQN trunk on 84 x 84 x 4: 64*4*32 + 32 = 8,224; 16*32*64 + 64 = 32,832; 9*64*64 + 64 = 36,928.
+        # Dense 11*11*64*512 + 512 = 3,965,440, and 10 outputs 512*10 + 10 = 5,130.
+        (True, 10 * (8_224 + 32_832 + 36_928 + 3_965_440 + 5_130)),  # 162 MB
+        (False, 10 * (8_224 + 32_832 + 36_928 + 77_450)),  # 7,744*10 + 10; 6 MB
+    ],
+)
+def test_the_papers_hundred_tasks(hidden: bool, parameters: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    # 40 million numbers take a while to draw, and here they do not matter.
+    monkeypatch.setattr(layers, "glorot_uniform", lambda shape, fan_in, fan_out, generator: torch.empty(shape))
+    networks = RandomNetworks((4, 84, 84), 100, generator(), hidden=hidden)
+    assert len(networks.modules_) == 10
+    assert sum(p.numel() for p in networks.parameters()) == parameters
 
 
 def test_images_get_nature_networks() -> None:
@@ -67,17 +108,27 @@ def test_any_number_of_tasks_per_module(num_tasks: int, per_module: int, sizes: 
 
 
 def test_normalisation_is_per_channel_of_a_frame() -> None:
-    shape = (2, 10, 10, 2)
-    mean, std = [0.2, 0.7], [0.5, 0.0]
-    networks = RandomNetworks(shape, 10, generator(), channel_mean=mean, channel_std=std)
-    plain = RandomNetworks(shape, 10, generator())
-    obs = bits(6, shape)
-    frames = obs.float()  # (N, S, H, W, C)
-    frames[..., 0] = (frames[..., 0] - 0.2) / 0.5
-    frames[..., 1] = (frames[..., 1] - 0.7) / STD_FLOOR
-    image = frames.permute(0, 1, 4, 2, 3).reshape(6, 4, 10, 10)
-    torch.testing.assert_close(networks(obs), by_hand(plain.state_dict(), 0, image), rtol=1e-4, atol=1e-3)
-    assert not torch.allclose(networks(obs), plain(obs))
+    """(pixel - mean) / deviation before the network, a channel's in all frames; deviations below 0.01 count as 0.01."""
+    shape = (2, 10, 10, 3)
+    mean, std = [0.2, 0.7, 0.5], [0.5, 0.0, 0.011]
+    networks = with_biases(RandomNetworks(shape, 10, generator(), channel_mean=mean, channel_std=std))
+    obs = bits(2, shape)
+    for row in range(2):
+        image = (image_of(obs[row]) - np.tile(mean, 2)) / np.tile([0.5, 0.01, 0.011], 2)
+        np.testing.assert_allclose(networks(obs)[row].numpy(), by_hand(networks, image, "minatar"), rtol=1e-4)
+    assert networks.normalized
+    assert not RandomNetworks(shape, 10, generator()).normalized
+
+
+def test_the_bias_is_minus_the_threshold() -> None:
+    """r(x) = 1[g1(x)^T omega + b >= 0], with 1 on the boundary."""
+    indicator = RandomNetworkIndicator(BREAKOUT, 3, 0.1, generator())
+    obs = bits(6, BREAKOUT)
+    g = np.array([by_hand(indicator.networks, image_of(one), "minatar") for one in obs])
+    bias = -np.median(g, axis=0) - 1e-3
+    indicator.set_thresholds(torch.from_numpy(-bias))
+    assert indicator.rewards(obs).tolist() == (g + bias >= 0).tolist()
+    assert indicator.rewards(obs).sum() == 9
 
 
 def test_rewards_are_scores_at_least_the_threshold() -> None:
@@ -127,6 +178,19 @@ def test_parameters_depend_on_the_generator_alone() -> None:
         torch.testing.assert_close(value, two[key], rtol=0, atol=0, equal_nan=True)
     first, second = one["networks.modules_.0.omega.weight"], one["networks.modules_.1.omega.weight"]
     assert not torch.equal(first[:2], second)
+
+
+def test_without_more_said_ten_tasks_share_a_network_with_its_dense_layer() -> None:
+    indicator = RandomNetworkIndicator(BREAKOUT, 12, 0.1, generator())
+    assert indicator.config()["options"] == {
+        "tasks_per_module": 10,
+        "hidden": True,
+        "channel_mean": None,
+        "channel_std": None,
+    }
+    state = indicator.state_dict()
+    assert [state[f"networks.modules_.{module}.omega.weight"].shape for module in (0, 1)] == [(10, 128), (2, 128)]
+    assert RandomNetworks((1, 3, 3), 1, generator())(bits(2, (1, 3, 3))).shape == (2, 1)  # the smallest frames
 
 
 def test_config_and_state_rebuild_it() -> None:

@@ -8,9 +8,17 @@ from pathlib import Path
 import pytest
 import torch
 
+import protovalue.indicators.hashing
+import protovalue.indicators.random_network
 from protovalue.errors import UserError
 from protovalue.indicators.base import INDICATORS, Indicator, register
-from protovalue.indicators.registry import indicator_class, load_indicator_file, make_indicator
+from protovalue.indicators.registry import (
+    indicator_class,
+    indicator_from_config,
+    load_indicator_file,
+    make_indicator,
+    module_of,
+)
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "adding-an-indicator.md"
 
@@ -73,6 +81,65 @@ def test_unknown_names_and_options_are_named(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("x = 1\n")
     with pytest.raises(UserError, match=r"notes.txt: found a file that is no Python code"):
         load_indicator_file(tmp_path / "notes.txt")
+
+
+CONSTANT = """
+from protovalue.indicators.base import Indicator, register
+@register("constant")
+class Constant(Indicator):
+    def __init__(self, observation_shape, num_tasks, proportion, generator, value=1.0):
+        super().__init__(observation_shape, num_tasks, proportion, value=value)
+    def scores(self, obs):
+        return obs.new_full((len(obs), self.num_tasks), self.options["value"], dtype=obs.float().dtype)
+"""
+
+
+def test_a_users_indicator_is_tuned_unless_it_says_otherwise(tmp_path: Path) -> None:
+    (tmp_path / "constant.py").write_text(CONSTANT)
+    load_indicator_file(tmp_path / "constant.py")
+    made = make_indicator("constant", (1, 3, 4), 2, 0.3, generator(), value=2.5)
+    assert made.tuned_on_data
+    assert made.expected_proportion == 0.3
+    assert made.config() == {
+        "name": "constant",
+        "observation_shape": [1, 3, 4],
+        "num_tasks": 2,
+        "proportion": 0.3,
+        "options": {"value": 2.5},
+    }
+    obs = torch.zeros(2, 1, 3, 4, dtype=torch.bool)
+    with pytest.raises(RuntimeError, match="'constant' has no thresholds yet"):
+        made.rewards(obs)
+    made.set_thresholds(torch.tensor([2.5, torch.nan]))
+    with pytest.raises(RuntimeError, match="'constant' has no thresholds yet"):
+        made.rewards(obs)
+    made.set_thresholds(torch.tensor([2.5, 2.75]))  # fires on the threshold, not below it
+    assert made.rewards(obs).tolist() == [[True, False], [True, False]]
+    again = indicator_from_config(made.config(), made.state_dict())
+    assert again.rewards(obs).tolist() == [[True, False], [True, False]]
+
+
+def test_a_users_file_may_be_loaded_again(tmp_path: Path) -> None:
+    (tmp_path / "constant.py").write_text(CONSTANT)
+    for _ in range(2):
+        load_indicator_file(tmp_path / "constant.py")
+    assert INDICATORS["constant"].__module__ == module_of(tmp_path / "constant.py")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "constant.py").write_text(CONSTANT)  # the same name, but another file
+    with pytest.raises(UserError, match="indicator name 'constant': found it in"):
+        load_indicator_file(tmp_path / "other" / "constant.py")
+
+
+def test_a_file_that_only_imports_an_indicator_registers_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where that import is the first, so that the table of names grows."""
+    hashing = "protovalue.indicators.hashing"
+    monkeypatch.setattr(protovalue.indicators, "hashing", sys.modules[hashing])  # put back at the end
+    monkeypatch.delitem(sys.modules, hashing)
+    del INDICATORS["hash"]
+    (tmp_path / "imports.py").write_text(f"from {hashing} import HashIndicator\n")
+    with pytest.raises(UserError, match=r"imports.py: found no indicator in it"):
+        load_indicator_file(tmp_path / "imports.py")
+    assert "hash" in INDICATORS
 
 
 @pytest.mark.parametrize("name", ["rni", "hash"])

@@ -1,5 +1,6 @@
 """Thresholds: the exact ones against a sort, the quantile loss against values by hand, the warnings."""
 
+import inspect
 from collections.abc import Iterator
 from fractions import Fraction
 
@@ -117,8 +118,11 @@ def test_bad_scores_are_named() -> None:
         exact_thresholds(lambda: [torch.zeros(2, 3), torch.zeros(2, 4)], 0.1)
     with pytest.raises(ValueError, match=r"found torch.float64"):
         exact_thresholds(lambda: [torch.zeros(2, 3, dtype=torch.float64)], 0.1)
-    with pytest.raises(UserError, match="proportion: found 1.5"):
-        exact_thresholds(passes(torch.zeros(2, 2)), 1.5)
+    for bad in (0.0, 1.0, 1.5, float("nan")):
+        with pytest.raises(UserError, match=f"proportion: found {bad}, expected more than 0 and less than 1"):
+            exact_thresholds(passes(torch.zeros(2, 2)), bad)
+        with pytest.raises(UserError, match=f"proportion: found {bad}, expected more than 0 and less than 1"):
+            sgd_thresholds([torch.zeros(2, 2)], bad, steps=1)
 
 
 def test_passes_that_differ_are_noticed() -> None:
@@ -142,6 +146,32 @@ def test_quantile_loss_slopes_with_the_proportion_that_is_too_much() -> None:
     quantile_loss(scores, bias, 0.25).sum().backward()
     assert bias.grad is not None
     assert bias.grad.tolist() == [0.75 - 0.25]
+
+
+@pytest.mark.parametrize(
+    ("scores", "proportion", "minimum", "loss"),
+    [
+        # The (1 - p)-quantile of each, as the smallest score that at least a share 1 - p does not exceed.
+        # 3/5 of 5 is the third: 2. r' = -1, 0, 0, 0, 3: 0.4 + 3 * 0.6 over 5.
+        ([1.0, 2.0, 2.0, 2.0, 5.0], 0.4, 2.0, 2.2 / 5),
+        # 0.85 of 5 is the fifth: 5. r' = -4, -3, -3, -3, 0: 13 * 0.15 over 5.
+        ([1.0, 2.0, 2.0, 2.0, 5.0], 0.15, 5.0, 13 * 0.15 / 5),
+        # 0.1 of 5 is the first: 1. r' = 0, 1, 1, 1, 4: 7 * 0.1 over 5.
+        ([2.0, 5.0, 2.0, 1.0, 2.0], 0.9, 1.0, 7 * 0.1 / 5),
+        ([-3.0, -3.0, -3.0], 0.5, -3.0, 0.0),
+    ],
+)
+def test_the_quantile_loss_is_least_at_the_quantile_also_with_ties(
+    scores: list[float], proportion: float, minimum: float, loss: float
+) -> None:
+    column_of = column(*scores).double()
+    assert quantile_loss(column_of, torch.tensor([-minimum]).double(), proportion).item() == pytest.approx(loss)
+    for threshold in np.arange(-6.0, 8.0, 0.25).tolist():
+        if threshold != minimum:
+            assert quantile_loss(column_of, torch.tensor([-threshold]).double(), proportion).item() > loss
+    # The exact threshold is that score, or the next float above it where without its ties the proportion is nearer.
+    found = exact_thresholds(passes(column(*scores)), proportion).thresholds.item()
+    assert found in (minimum, np.nextafter(np.float32(minimum), np.float32(np.inf)))
 
 
 @pytest.mark.parametrize("proportion", [0.05, 0.3, 0.9])
@@ -168,6 +198,22 @@ def test_gradient_descent_finds_the_quantile() -> None:
     assert sgd_thresholds(batches(), 0.1, steps=2, learning_rate=5e-3).abs().max() < 0.011
 
 
+def test_two_steps_of_adam_by_hand() -> None:
+    """Rate 0.1, epsilon 1.5e-4; the slope is the proportion that fires minus p = 1/4."""
+    first, second = column(1.0, 2.0, -1.0, 3.0), column(-1.0, -2.0, -3.0, -4.0)  # slopes 3/4 - 1/4 and 0 - 1/4
+    one = 0.1 * 0.5 / (0.5 + 1.5e-4)  # the first step is the slope over its own size
+    assert sgd_thresholds([first], 0.25, 1, 0.1).tolist() == pytest.approx([one], rel=1e-5)
+    mean = (0.9 * 0.1 * 0.5 + 0.1 * -0.25) / (1 - 0.9**2)
+    square = (0.999 * 0.001 * 0.25 + 0.001 * 0.0625) / (1 - 0.999**2)
+    two = one + 0.1 * mean / (square**0.5 + 1.5e-4)  # 0.09997 + 0.02662
+    assert sgd_thresholds([first, second], 0.25, 2, 0.1).tolist() == pytest.approx([two], rel=1e-5)
+
+
+def test_the_papers_burn_in_and_rate_are_the_defaults() -> None:
+    defaults = {name: one.default for name, one in inspect.signature(sgd_thresholds).parameters.items()}
+    assert (defaults["steps"], defaults["learning_rate"]) == (62_500, 1e-4)
+
+
 def test_gradient_descent_wants_all_its_batches() -> None:
     with pytest.raises(UserError, match="found 3 batches of scores, expected 4"):
         sgd_thresholds(iter([torch.zeros(2, 2)] * 3), 0.1, steps=4)
@@ -186,6 +232,11 @@ def test_warnings_name_the_tasks() -> None:
     (line,) = proportion_warnings([0.0] * 12, 0.01)
     assert line.endswith("task 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, ... (12 in all)")
     assert proportion_warnings([0.014], 0.01, tolerance=0.3) != []
+    assert proportion_warnings([0.01498, 0.00502], 0.01) == []  # half of the proportion is not yet far
+    (line,) = proportion_warnings([0.01502, 0.00498], 0.01)
+    assert line.startswith("2 of 2 tasks fire on a proportion far from 0.01 (the furthest is")
+    (line,) = proportion_warnings([1.0] * 10, 0.01)
+    assert line.endswith("task 0, 1, 2, 3, 4, 5, 6, 7, 8, 9")
 
 
 def test_a_constant_network_is_warned_about() -> None:

@@ -1,19 +1,16 @@
-"""Encoders: sizes by hand, a forward pass against layer rules written out in NumPy, padding, initialisation."""
+"""Encoders: sizes by hand, a forward pass against layer rules written out in NumPy, initialisation, gradients."""
 
 import math
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 from protovalue.errors import UserError
+from protovalue.nets import layers
 from protovalue.nets.encoders import Encoder, make_encoder
-from protovalue.nets.layers import Conv, Dense, flatten, max_pool, planes, same_padding
+from tests.nets.by_hand import Parameters, dense, image_of, latents, relu
 
-Array = NDArray[np.float64]
 ATARI = (4, 84, 84)
 BREAKOUT = (1, 10, 10, 4)
 
@@ -45,79 +42,48 @@ def num_parameters(encoder: Encoder) -> int:
 #   9*4*16 + 16 = 592; 1,024*128 + 128 = 131,200; sum 131,792
 # MinAtar 2x on 10x10x4: 9*4*32 + 32 = 1,184; 2,048*256 + 256 = 524,544; sum 525,728
 @pytest.mark.parametrize(
-    ("name", "shape", "width", "features", "parameters"),
+    ("name", "shape", "width", "features", "latent_shape", "parameters"),
     [
-        ("impala", ATARI, 1, 512, 2_080_720),
-        ("impala", ATARI, 8, 4096, 133_082_752),
-        ("nature", ATARI, 1, 512, 4_043_424),
-        ("minatar", BREAKOUT, 1, 128, 131_792),
-        ("minatar", BREAKOUT, 2, 256, 525_728),
+        ("impala", ATARI, 1, 512, (32, 11, 11), 2_080_720),
+        ("impala", ATARI, 8, 4096, (256, 11, 11), 133_082_752),
+        ("nature", ATARI, 1, 512, (64, 11, 11), 4_043_424),
+        ("minatar", BREAKOUT, 1, 128, (16, 8, 8), 131_792),
+        ("minatar", BREAKOUT, 2, 256, (32, 8, 8), 525_728),
     ],
 )
-def test_sizes(name: str, shape: tuple[int, ...], width: int, features: int, parameters: int) -> None:
+def test_sizes(
+    name: str,
+    shape: tuple[int, ...],
+    width: int,
+    features: int,
+    latent_shape: tuple[int, int, int],
+    parameters: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Drawing 133 million numbers takes a second, and here they do not matter.
+    monkeypatch.setattr(layers, "glorot_uniform", lambda shape, fan_in, fan_out, generator: torch.empty(shape))
     encoder = make_encoder(name, shape, width, generator())
     assert encoder.num_features == features
+    assert encoder.latent_shape == latent_shape
     assert num_parameters(encoder) == parameters
 
 
-# The rules of TensorFlow's guide, one output at a time, channels last as in Flax.
-def padded(x: Array, kernel: int, stride: int, value: float) -> Array:
-    """Pad (H, W, C): as many in all as the last window needs, the smaller half before."""
-    widths = []
-    for size in x.shape[:2]:
-        total = max(kernel - stride, 0) if size % stride == 0 else max(kernel - size % stride, 0)
-        widths.append((total // 2, total - total // 2))
-    return np.pad(x, (*widths, (0, 0)), constant_values=value)
-
-
-def windows(x: Array, kernel: int, stride: int) -> Array:
-    """Cut (H, W, C) into windows (H', W', kernel, kernel, C)."""
-    rows = range(0, x.shape[0] - kernel + 1, stride)
-    columns = range(0, x.shape[1] - kernel + 1, stride)
-    return np.array([[x[i : i + kernel, j : j + kernel] for j in columns] for i in rows])
-
-
-def np_conv(x: Array, layer: Conv, same: bool = True) -> Array:
-    weight = layer.weight.detach().double().numpy()  # (O, I, K, K)
-    bias = layer.bias.detach().double().numpy()
-    x = padded(x, layer.kernel, layer.stride, 0.0) if same else x
-    return np.einsum("hwijc,ocij->hwo", windows(x, layer.kernel, layer.stride), weight) + bias
-
-
-def np_pool(x: Array) -> Array:
-    return windows(padded(x, 3, 2, -np.inf), 3, 2).max(axis=(2, 3))
-
-
-def np_dense(x: Array, layer: Dense) -> Array:
-    return layer.weight.detach().double().numpy() @ x + layer.bias.detach().double().numpy()
-
-
-def relu(x: Array) -> Array:
-    return np.maximum(x, 0.0)
-
-
-def np_forward(encoder: Encoder, name: str, x: Array) -> Array:
-    """Compute the features of one input (H, W, C)."""
-    modules = dict(encoder.named_modules())
-
-    def conv(path: str) -> Conv:
-        layer = modules[path]
-        assert isinstance(layer, Conv)
-        return layer
-
-    if name == "impala":
-        for s in range(3):
-            x = np_pool(np_conv(x, conv(f"stacks.{s}.conv")))
-            for b in range(2):
-                h = np_conv(relu(x), conv(f"stacks.{s}.blocks.{b}.first"))
-                x = np_conv(relu(h), conv(f"stacks.{s}.blocks.{b}.second")) + x
-        x = relu(x)
-    else:
-        for i in range({"nature": 3, "minatar": 1}[name]):
-            x = relu(np_conv(x, conv(f"trunk.convs.{i}"), same=name == "nature"))
-    dense = modules["dense"]
-    assert isinstance(dense, Dense)
-    return relu(np_dense(x.reshape(-1), dense))
+def test_the_stacks_of_the_papers_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Impala (16, 32, 32) x 8: a convolution and two residual blocks of two convolutions in each stack, all 3x3."""
+    monkeypatch.setattr(layers, "glorot_uniform", lambda shape, fan_in, fan_out, generator: torch.empty(shape))
+    state = make_encoder("impala", ATARI, 8, generator()).state_dict()
+    expected = {"dense": (4096, 30_976)}
+    for s, (inputs, outputs) in enumerate([(4, 128), (128, 256), (256, 256)]):
+        expected[f"stacks.{s}.conv"] = (outputs, inputs, 3, 3)
+        for b in range(2):
+            for part in ("first", "second"):
+                expected[f"stacks.{s}.blocks.{b}.{part}"] = (outputs, outputs, 3, 3)
+    assert {key: tuple(value.shape) for key, value in state.items() if key.endswith("weight")} == {
+        f"{key}.weight": shape for key, shape in expected.items()
+    }
+    assert {key: len(value) for key, value in state.items() if key.endswith("bias")} == {
+        f"{key}.bias": shape[0] for key, shape in expected.items()
+    }
 
 
 @pytest.mark.parametrize(
@@ -140,65 +106,37 @@ def test_forward_follows_the_layer_rules(name: str, shape: tuple[int, ...]) -> N
     obs = torch.randint(256, (2, *shape), dtype=torch.uint8, generator=generator(3))
     features = encoder(obs)
     assert features.dtype == torch.float32
+    parameters = Parameters(encoder.state_dict())
+    encoder.readout = "projection"
+    projected = encoder(obs).detach().numpy()
     for row in range(2):
-        frames = obs[row].numpy().astype(np.float64).reshape(*shape[:3], -1) / 255.0  # (S, H, W, C)
-        image = np.concatenate(list(frames), axis=-1)  # (H, W, S * C), frame by frame
-        expected = np_forward(encoder, name, image)
+        z = latents(name, parameters, image_of(obs[row]))  # (H', W', C)
+        assert (z.shape[2], *z.shape[:2]) == encoder.latent_shape
+        expected = relu(dense(z.reshape(-1), parameters["dense"]))
         assert 0.1 < (expected > 0).mean() < 0.9
         np.testing.assert_allclose(features[row].detach().numpy(), expected, atol=1e-5)
+        # The readout of self-predictive representations: latents from 0 to 1, no ReLU after the dense layer.
+        scaled = (z - z.min()) / (z.max() - z.min())
+        expected = dense(scaled.reshape(-1), parameters["dense"])
+        assert (expected < 0).any()
+        np.testing.assert_allclose(projected[row], expected, atol=1e-5)
 
 
-@given(st.integers(1, 100), st.integers(1, 9), st.integers(1, 5))
-def test_same_padding_is_what_the_last_window_needs(size: int, kernel: int, stride: int) -> None:
-    before, after = same_padding(size, kernel, stride)
-    starts = range(0, size, stride)  # one output for each
-    assert before + after == max(starts[-1] + kernel - size, 0)
-    assert after - before in (0, 1)
+@pytest.mark.parametrize("name", ["impala", "nature", "minatar"])
+def test_the_width_multiplies_every_layer(name: str) -> None:
+    """Width 2 forward, against the same rules; a width that missed a layer would not fit the next one."""
+    encoder = make_encoder(name, (1, 9, 12), 2, generator(1))
+    obs = torch.randint(256, (1, 1, 9, 12), dtype=torch.uint8, generator=generator(3))
+    parameters = Parameters(encoder.state_dict())
+    assert len(parameters["dense"][0]) == {"impala": 1024, "nature": 1024, "minatar": 256}[name]
+    expected = relu(dense(latents(name, parameters, image_of(obs[0])).reshape(-1), parameters["dense"]))
+    np.testing.assert_allclose(encoder(obs)[0].detach().numpy(), expected, atol=1e-5)
 
 
-def test_same_padding_by_hand() -> None:
-    assert same_padding(84, 3, 2) == (0, 1)
-    assert same_padding(21, 3, 2) == (1, 1)
-    assert same_padding(84, 8, 4) == (2, 2)
-    assert same_padding(21, 4, 2) == (1, 2)
-    assert same_padding(10, 3, 1) == (1, 1)
-    assert same_padding(8, 1, 4) == (0, 0)
-
-
-def test_convolution_pads_after_an_even_size() -> None:
-    layer = Conv(1, 1, 3, 2, generator())
-    with torch.no_grad():
-        layer.weight.copy_(torch.tensor([1.0, 10.0, 100.0]) * torch.tensor([[0.0], [1.0], [0.0]]))
-    # The middle row of the kernel, on rows 1 and 3; columns (0, 1, 2) and (2, 3, padding).
-    image = torch.arange(16.0).view(1, 1, 4, 4)
-    # rows 1 and 3: 4 5 6 7 and 12 13 14 15
-    expected = torch.tensor([[4 + 50 + 600, 6 + 70 + 0], [12 + 130 + 1400, 14 + 150 + 0]]).float()
-    assert torch.equal(layer(image)[0, 0], expected)
-
-
-def test_pooling_pads_after_an_even_size_and_never_with_zeros() -> None:
-    image = -1.0 - torch.arange(16.0).view(1, 1, 4, 4)  # largest at the top left, all negative
-    assert max_pool(image)[0, 0].tolist() == [[-1.0, -3.0], [-9.0, -11.0]]
-    odd = -1.0 - torch.arange(9.0).view(1, 1, 3, 3)
-    assert max_pool(odd)[0, 0].tolist() == [[-1.0, -2.0], [-4.0, -5.0]]
-
-
-def test_flattening_goes_by_row_column_channel() -> None:
-    x = torch.arange(12.0).view(1, 2, 2, 3)  # (N, C, H, W)
-    assert flatten(x)[0].tolist() == [0, 6, 1, 7, 2, 8, 3, 9, 4, 10, 5, 11]
-
-
-def test_planes_are_scaled_once_and_channels_last() -> None:
-    obs = torch.tensor([0, 51, 255, 102], dtype=torch.uint8).view(1, 1, 2, 2)
-    torch.testing.assert_close(planes(obs, (1, 2, 2)).flatten(), torch.tensor([0.0, 0.2, 1.0, 0.4]))
-    assert obs.flatten().tolist() == [0, 51, 255, 102]
-    stacked = torch.zeros(1, 2, 2, 2, 3, dtype=torch.bool)
-    stacked[0, 1, 0, 1, 2] = True  # frame 1, channel 2 -> plane 1 * 3 + 2
-    x = planes(stacked, (2, 2, 2, 3))
-    assert x.shape == (1, 6, 2, 2)
-    assert x.is_contiguous(memory_format=torch.channels_last)
-    assert x.nonzero().tolist() == [[0, 5, 0, 1]]
-    assert x.sum() == 1.0
+@pytest.mark.parametrize(("name", "size"), [("impala", 1), ("nature", 1), ("minatar", 3)])
+def test_the_smallest_frames(name: str, size: int) -> None:
+    encoder = make_encoder(name, (1, size, size), 1, generator())
+    assert encoder(torch.ones(2, 1, size, size, dtype=torch.bool)).shape == (2, encoder.num_features)
 
 
 @pytest.mark.parametrize(("name", "shape"), [("impala", (1, 12, 12)), ("nature", (2, 36, 36)), ("minatar", BREAKOUT)])

@@ -114,7 +114,7 @@ def play(
             actions = np.where(uniform[:, 0] < epsilon, anything, greedy).reshape(-1)
             obs, rewards, terminated, truncated, info = env.step(actions)
             ended = terminated | truncated
-            if film is not None and filming and (ended[0] or len(film) >= VIDEO_FRAMES):
+            if film is not None and filming and (ended[0] or len(film) == VIDEO_FRAMES - 1):
                 film.append(info["final_obs"][0, -1].copy() if ended[0] else obs[0, -1].copy())
                 filming = False
             split = (part.reshape(len(seeds), each) for part in (rewards, ended))

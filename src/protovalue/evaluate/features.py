@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from scipy.spatial.distance import pdist, squareform
 from sklearn.linear_model import RidgeCV
-from sklearn.manifold import MDS, ClassicalMDS
+from sklearn.manifold import MDS
 from sklearn.model_selection import GroupKFold
 from torch import Tensor
 
@@ -64,9 +64,9 @@ class Plane:
 def mds(features: NDArray[Any], method: Scaling = "classical") -> Plane:
     """Place features (N, k) in the plane by multidimensional scaling.
 
-    Classical: the two leading eigenvectors of the doubly centred matrix of squared distances. Metric: SMACOF, which
-    begins there and lowers the stress, so that nothing is drawn at random. Signs are fixed: in each coordinate the
-    entry of largest magnitude is positive.
+    Classical: the two leading eigenvectors of the doubly centred matrix of squared distances, which is that of the
+    centred features' products. Metric: SMACOF, which begins there and lowers the stress, so that nothing is drawn at
+    random. Signs are fixed: in each coordinate the entry of largest magnitude is positive.
     """
     x = np.asarray(features, np.float64)
     between = pdist(x)
@@ -75,15 +75,13 @@ def mds(features: NDArray[Any], method: Scaling = "classical") -> Plane:
         if len(x) == 2:
             points[:, 0] = np.array([0.5, -0.5]) * between[0]
         return Plane(points, 0.0)
-    matrix = squareform(between)
-    points = np.asarray(ClassicalMDS(n_components=2, metric="precomputed").fit_transform(matrix), np.float64)
+    centred = x - x.mean(axis=0)
+    values, vectors = np.linalg.eigh(centred @ centred.T)  # rising
+    # Features on a line have a second value of 0, of which rounding can make less.
+    points = vectors[:, :-3:-1] * np.sqrt(np.maximum(values[:-3:-1], 0))
     if method == "metric":
-        scaling = MDS(
-            n_components=2, metric="precomputed", n_init=1, init="classical_mds", max_iter=300, eps=1e-6,
-            random_state=0, normalized_stress=False,
-        )  # fmt: skip
-        points = np.asarray(scaling.fit_transform(matrix), np.float64)
-    points = points - points.mean(axis=0)
+        scaling = MDS(metric="precomputed", n_init=1, init="classical_mds", max_iter=300, eps=1e-6)
+        points = np.asarray(scaling.fit_transform(squareform(between), init=points), np.float64)
     largest = points[np.abs(points).argmax(axis=0), [0, 1]]
     points = points * np.where(largest < 0, -1.0, 1.0)
     stress = np.sqrt(np.square(between - pdist(points)).sum() / np.square(between).sum())
@@ -123,8 +121,8 @@ def linear_probe(
         predicted[test] = model.predict(standard[test]).reshape(len(test), -1)
         baseline[test] = y[train].mean(axis=0)
     wrong, total = np.square(y - predicted).sum(axis=0), np.square(y - baseline).sum(axis=0)
-    varies = y.std(axis=0) > 0
-    return np.where(varies, 1.0 - wrong / np.where(varies, total, 1.0), np.nan)
+    varies = (y != y[0]).any(axis=0)  # a deviation of 0 can be rounded up
+    return np.asarray(1.0 - np.divide(wrong, total, out=np.full_like(total, np.nan), where=varies))
 
 
 def state_variables(observations: NDArray[Any]) -> tuple[Array, tuple[str, ...]] | None:

@@ -92,7 +92,9 @@ def cumulants(
 def _compute(data: Dataset, spec: CumulantSpec, folder: Path, device: str, quiet: bool) -> None:
     """Fill `folder` with the networks and their values on every state, the last one of each episode too."""
     # The proportion is for thresholds, of which cumulants have none.
-    like = IndicatorSpec("rni", spec.tasks, 0.5, spec.seed, "exact", 1, spec.normalize, spec.tasks_per_module)
+    like = IndicatorSpec(
+        "rni", spec.tasks, 0.5, spec.seed, normalize=spec.normalize, tasks_per_module=spec.tasks_per_module
+    )
     indicator = build_indicator(data, like).to(device)
     assert isinstance(indicator, RandomNetworkIndicator)
     with torch.no_grad():

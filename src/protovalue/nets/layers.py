@@ -68,15 +68,15 @@ class Conv(nn.Module):
         return conv(x, self.weight, self.bias, self.stride, self.padding)
 
 
-def conv(x: Tensor, weight: Tensor, bias: Tensor | None, stride: int, padding: Padding, groups: int = 1) -> Tensor:
-    """Convolve (N, in, H, W) with a weight (out, in / groups, kernel, kernel)."""
+def conv(x: Tensor, weight: Tensor, bias: Tensor | None, stride: int, padding: Padding) -> Tensor:
+    """Convolve (N, in, H, W) with a weight (out, in, kernel, kernel)."""
     if padding == "VALID":
-        return F.conv2d(x, weight, bias, stride, groups=groups)
+        return F.conv2d(x, weight, bias, stride)
     top, bottom = same_padding(x.shape[2], weight.shape[2], stride)
     left, right = same_padding(x.shape[3], weight.shape[3], stride)
     if top == bottom and left == right:
-        return F.conv2d(x, weight, bias, stride, (top, left), groups=groups)
-    return F.conv2d(F.pad(x, (left, right, top, bottom)), weight, bias, stride, groups=groups)
+        return F.conv2d(x, weight, bias, stride, (top, left))
+    return F.conv2d(F.pad(x, (left, right, top, bottom)), weight, bias, stride)
 
 
 def max_pool(x: Tensor) -> Tensor:
