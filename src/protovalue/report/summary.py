@@ -297,13 +297,13 @@ def ablations(
     """
     families: dict[str, dict[str, str]] = {}
     for cell in results.cells:
-        if cell.method != results.end_to_end:
+        if cell.method != results.end_to_end and not _is_random(cell):
             families.setdefault(str(cell.settings.get("method")), {})[cell.method] = base_title(cell.method)
     several = [titles for titles in families.values() if len(set(titles.values())) > 1]
     variants = [method for method in results.methods if any(method in titles for titles in several)]
     networks = {_network(cell) for cell in results.cells if cell.method in variants}
     drawn = {cell.method for cell in results.cells if _is_random(cell) and _network(cell) in networks}
-    variants += [method for method in results.methods if method in drawn.difference(variants)]
+    variants += [method for method in results.methods if method in drawn]
     if over:
         rows = {row.method: row.statistics for row in over}
         return {
