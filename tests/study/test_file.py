@@ -1,12 +1,17 @@
 """Study files: what is wrong is said with its line and the nearest valid name, before anything runs."""
 
+from pathlib import Path
+
 import pytest
 
+from protovalue.envs.registry import make
 from protovalue.errors import UserError
 from protovalue.indicators.base import INDICATORS
 from protovalue.study.file import Seeds, load_study
 from protovalue.study.lines import Source
 from tests.study.helpers import TINY, parse
+
+DOCS = Path(__file__).parents[2] / "docs"
 
 
 def test_a_study_is_read():
@@ -208,6 +213,29 @@ def test_the_options_of_a_method_go_before_those_of_a_game_and_these_before_thos
     assert study.variant("minatar/asterix", pvn).options.given() == {"sticky": 0.3, "max_steps": 500}
     assert study.variant("minatar/breakout", dqn).options.given() == {"sticky": 0.0, "max_steps": 600}
     assert study.variant("minatar/breakout", pvn).resolved["actions"] == "minimal"  # the family's default
+
+
+@pytest.mark.parametrize("env", ["minatar/breakout", "atari/Pong"])
+def test_options_are_those_that_the_environment_would_have(env):
+    study = parse(TINY.replace("minatar/breakout", env) + "[methods.dqn.env]\nsticky = 0.3\nactions = 'full'\n")
+    for entry in study.methods:
+        variant = study.variant(env, entry)
+        made = make(env, **variant.options.given())
+        assert variant.resolved == made.options
+        made.close()
+
+
+def test_the_study_file_of_the_documents_is_one(tmp_path, monkeypatch):
+    text = (DOCS / "studies.md").read_text().split("```toml\n")[1].partition("```")[0]
+    (tmp_path / "my_method.py").write_text(
+        "from protovalue.pretrain.bc import BehaviourCloning\nMETHOD = BehaviourCloning\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    study = parse(text)
+    pvn, dqn = study.methods[0], study.methods[-1]
+    played = {entry.name: study.variant("minatar/breakout", entry).options.given() for entry in (pvn, dqn)}
+    assert played == {"pvn": {"sticky": 0.1, "max_steps": 5_000}, "dqn": {"sticky": 0.25, "max_steps": 5_000}}
+    assert study.seeds.encoders(learns=True) == [(0, 0), (1, 1), (2, 2)]
 
 
 def test_a_method_in_another_variant_is_another_method():
