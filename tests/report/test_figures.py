@@ -1,6 +1,7 @@
 """Figures: the numbers are where they belong, colours stay, runs are counted, and files repeat byte for byte."""
 
 import io
+import textwrap
 from dataclasses import replace
 from pathlib import Path
 
@@ -205,7 +206,15 @@ def test_profiles_and_ablations_and_scaling_say_their_runs(made, scores):
     bars = summary.ablations(made, games, summary.over_games(scores, 100))
     ablation = figures.ablation_figure(bars, colours, "normalised score", "3 encoders", "Note.")
     assert [axes.get_title() for axes in ablation.axes] == ["Median", "IQM"]
-    assert len(ablation.axes[0].patches) == 3
+    # the three kinds of PVN and, below them, the random initialisation
+    assert [label.get_text() for label in ablation.axes[0].get_yticklabels()] == [
+        textwrap.fill(METHODS[i], 26) for i in (6, 2, 1, 0)
+    ]
+    assert [bar.get_width() for bar in ablation.axes[0].patches] == [
+        bars["Median"][METHODS[i]].point for i in (6, 2, 1, 0)
+    ]
+    # mean return 2.5 + 6 and 12.5 + 6; random actions 0.5, DQN 8.5 and 18.5: scores of 1 in both games
+    assert bars["Median"]["Random initialisation"].point == pytest.approx(1.0)
     points = [
         summary.ScalingPoint("PVN", width, tasks, summary.Estimate(1 / (width * tasks), 0.0, 1.0))
         for width in (1, 2)

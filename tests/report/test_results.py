@@ -190,6 +190,76 @@ def test_runs_of_one_method_with_other_settings_in_a_study_are_refused(tmp_path)
         read_results([folder])
 
 
+ONE_DATA_SET = "encoders of a game learned from one data set: intervals hold for that one, and say nothing of others"
+OWN_DATA_SETS = "every encoder of a game learned from a data set of its own: intervals hold their differences too"
+
+
+@pytest.mark.parametrize(
+    ("data_seeds", "notes"),
+    [
+        ([0, 0, 0], [ONE_DATA_SET]),
+        ([1, 2, 3], [OWN_DATA_SETS]),
+        ([1, 1, 2], ["encoders that learned from one data set count as independent of each other: where data sets "
+                     "differ much, intervals are too narrow"]),
+        ([None, None, None], []),
+        ([5], []),  # has no interval
+    ],
+)  # fmt: skip
+def test_the_report_says_what_data_the_intervals_are_over(tmp_path, data_seeds, notes):
+    cells = []
+    for seed, data_seed in enumerate(data_seeds):
+        made.run(tmp_path / f"online/{seed}", ENV, [1.0], made.encoder(tmp_path / f"pretrain/{seed}", seed=seed))
+        cells.append(
+            {"env": ENV, "method": "pvn", "seeds": [0], "data_seed": data_seed, "pretraining_seed": seed,
+             "encoder": f"pretrain/{seed}", "run": f"online/{seed}"}
+        )  # fmt: skip
+    results = read_results([made.study(tmp_path, cells)])
+    assert list(results.notes) == notes
+    assert [cell.data_seed for cell in results.cells] == data_seeds
+
+
+def variants(folder, *envs):
+    """Write a study in which DQN plays with more sticky actions than two other methods."""
+    cells = []
+    for env in envs:
+        for method in ("pvn", "bc"):
+            encoder = made.encoder(folder / f"pretrain/{method}-{env}", method)
+            made.run(folder / f"online/{method}-{env}", env, [1.0], encoder)
+            cells.append(
+                {"env": env, "method": method, "seeds": [0], "encoder": f"pretrain/{method}-{env}",
+                 "run": f"online/{method}-{env}"}
+            )  # fmt: skip
+        made.run(folder / f"dqn/{env}", env, [2.0], evaluation={"env_options": {"sticky": 0.25}})
+        cells.append({"env": env, "method": "dqn", "pretraining_seed": None, "seeds": [0], "run": f"dqn/{env}"})
+    return cells
+
+
+def test_methods_of_a_study_may_play_variants_and_the_report_says_which(tmp_path):
+    cells = variants(tmp_path, ENV, "minatar/freeway")
+    results = read_results([made.study(tmp_path, cells)])
+    said = "sticky is 0.25 for DQN and 0.1 for the others"
+    assert results.notes == (f"methods play different variants of all games: {said}",)
+    results = read_results([made.study(tmp_path, [cell for cell in cells if cell["run"] != "dqn/minatar/freeway"])])
+    assert results.notes == (f"methods play different variants of {ENV}: {said}",)
+
+
+def test_encoders_of_one_method_in_a_study_may_not(tmp_path):
+    cells = variants(tmp_path, ENV)
+    encoder = made.encoder(tmp_path / "pretrain/odd", seed=1)
+    made.run(tmp_path / "online/odd", ENV, [1.0], encoder, evaluation={"env_options": {"sticky": 0.2}})
+    made.study(tmp_path, [*cells, {**cells[0], "encoder": "pretrain/odd", "run": "online/odd"}])
+    with pytest.raises(UserError, match=r"odd: env.sticky is 0.2, but 0.1 in .*both are PVN: a report does not mix"):
+        read_results([tmp_path])
+
+
+def test_methods_of_a_study_that_were_evaluated_differently_are_refused(tmp_path):
+    cells = variants(tmp_path, ENV)
+    path = tmp_path / cells[-1]["run"] / "evaluation.json"
+    write_json(path, {**made.played(ENV, [2.0]), "epsilon": 0.05})
+    with pytest.raises(UserError, match=r"evaluation.epsilon is 0.05, but 0.001 in .*one game: a report does not mix"):
+        read_results([made.study(tmp_path, cells)])
+
+
 def test_agents_of_several_runs_on_one_encoder_are_one_cell(tmp_path):
     made.run(tmp_path / "a", ENV, [3.0, 6.0], "random:minatar:1:0")
     made.run(tmp_path / "b", ENV, [9.0], "random:minatar:1:0", seeds=[2])
@@ -238,7 +308,8 @@ def test_encoders_that_are_the_same_count_once_in_a_study(tmp_path):
     made.study(folder, [*cells, {**cells[0], "data_seed": 1, "run": "online/again"}])
     results = read_results([folder])
     np.testing.assert_array_equal(results.scores()["PVN"][ENV], [[1, 3], [5, 7]])
-    assert results.notes == (f"PVN in {ENV}: again has the same encoder and agents as pvn-0 and does not count again",)
+    said = f"PVN in {ENV}: again has the same encoder and agents as pvn-0 and does not count again"
+    assert results.notes == (said, ONE_DATA_SET)
 
 
 @pytest.mark.parametrize(
@@ -323,7 +394,7 @@ def with_expect(folder, cells, **expect):
     made.study(folder, cells)
     study = json.loads((folder / "study.json").read_text())
     study.pop("sha256")
-    whole = {"episodes": 2, "epsilon": 0.001, "seed": 0, "steps": 3_000, **expect}
+    whole = {"episodes": 2, "epsilon": 0.001, "seed": 0, "steps": 3_000, "env_options": {"sticky": 0.1}, **expect}
     for cell in cells:
         expected = {**whole, "file": f"{cell['run']}/evaluation.json"}
         study["stages"].append(
@@ -343,6 +414,10 @@ def with_expect(folder, cells, **expect):
         ({"epsilon": 1.0}, "evaluated with epsilon 1.0, the study says 0.001"),
         ({"episodes": 1}, "evaluated with episodes 1, the study says 2"),
         ({"seed": 3}, "evaluated with seed 3, the study says 0"),
+        (
+            {"env_options": {"sticky": 0.2}},
+            "evaluated with env_options {'sticky': 0.2}, the study says {'sticky': 0.1}",
+        ),
         ({"steps": 30}, "evaluated at step 30 of 3,000"),
     ],
 )

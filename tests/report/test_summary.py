@@ -190,6 +190,35 @@ def test_ablations_are_variants_of_one_method():
     assert summary.ablations(results(grid(), "none"), (), ()) == {}  # widths and tasks are not ablations
 
 
+def test_ablations_end_with_the_random_initialisation_of_the_same_network():
+    cells = [
+        cell("Random", A, [1, 3], family="random"),
+        cell("Random", B, [0, 0], family="random"),
+        cell("Random, wide", A, [9], family="random", width=2),  # no variant is as wide
+        replace(cell("Random, deep", A, [8], family="random"), settings=NATURE),
+        *(cell(name, env, [level]) for env in (A, B) for name, level in (("RNI", 5), ("Hash", 2))),
+        cell("SPR", A, [3], family="spr"),
+        cell("DQN", A, [10], family="dqn"),
+        cell("DQN", B, [10], family="dqn"),
+    ]
+    made = results(cells, "none")
+    bars = summary.ablations(made, summary.per_game(made, summary.scale_of(made)), ())
+    drawn = {env: [(method, estimate.point) for method, estimate in panel.items()] for env, panel in bars.items()}
+    assert drawn == {A: [("RNI", 5), ("Hash", 2), ("Random", 2)], B: [("RNI", 5), ("Hash", 2), ("Random", 0)]}
+    lean = results([one for one in cells if one.method in ("Random", "RNI", "Hash", "DQN")], random_policy={A: 0, B: 0})
+    scores, _ = summary.normalised_scores(lean, summary.scale_of(lean))
+    bars = summary.ablations(lean, (), summary.over_games(scores, 100))
+    assert {name: list(panel) for name, panel in bars.items()} == {
+        "Median": ["RNI", "Hash", "Random"], "IQM": ["RNI", "Hash", "Random"],
+    }  # fmt: skip
+    assert bars["Median"]["Random"].point == pytest.approx((0.2 + 0.0) / 2)
+    alone = results([one for one in cells if one.method in ("Random", "RNI", "SPR")], "none")
+    assert summary.ablations(alone, summary.per_game(alone, summary.scale_of(alone)), ()) == {}  # nothing is varied
+
+
+NATURE = {"kind": "online", "method": "random", "encoder.architecture": "nature"}
+
+
 def test_behaviour_cloning_is_found_by_what_it_is():
     assert summary.cloning(results([cell("Imitation", A, [1], family="bc"), *PAIR])) == ("Imitation",)
 

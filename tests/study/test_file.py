@@ -1,19 +1,24 @@
 """Study files: what is wrong is said with its line and the nearest valid name, before anything runs."""
 
+from pathlib import Path
+
 import pytest
 
+from protovalue.envs.registry import make
 from protovalue.errors import UserError
 from protovalue.indicators.base import INDICATORS
-from protovalue.study.file import load_study
+from protovalue.study.file import Seeds, load_study
 from protovalue.study.lines import Source
 from tests.study.helpers import TINY, parse
+
+DOCS = Path(__file__).parents[2] / "docs"
 
 
 def test_a_study_is_read():
     study = parse(TINY + "\n[methods.pvn-hash]\nmethod = 'pvn'\ntitle = 'PVN (hash)'\nindicator = 'hash'\n")
     assert study.name == "tiny"
     assert list(study.environments) == ["minatar/breakout"]
-    assert study.environments["minatar/breakout"]["sticky"] == 0.1  # MinAtar's default
+    assert study.environments["minatar/breakout"].resolved["sticky"] == 0.1  # MinAtar's default
     assert [(entry.name, entry.method) for entry in study.methods] == [
         ("pvn", "pvn"), ("random", "random"), ("dqn", "dqn"), ("pvn-hash", "pvn"),
     ]  # fmt: skip
@@ -73,6 +78,16 @@ def replaced(old: str, new: str) -> str:
         (TINY + "[methods.two]\nmethod = 'bc'\ntitle = 'pvn'\n", 34, "two has the same title as pvn"),
         (TINY + "[env]\nnoop_max = 3\n", 35, "unknown option for minatar/breakout 'noop_max'"),
         (TINY + "[env]\nstiky = 0.1\n", 35, "unknown key 'stiky': did you mean 'sticky'?"),
+        (TINY + "[methods.dqn.env]\nstiky = 0.1\n", 35, "unknown key 'stiky': did you mean 'sticky'?"),
+        (TINY + "[methods.dqn.env]\nnoop_max = 3\n", 35, "unknown option for minatar/breakout 'noop_max'"),
+        (TINY + "[methods.dqn.env]\nsticky = 'x'\n", 35, "sticky: found 'x', expected a number"),
+        (TINY + "[methods.dqn.env]\nsticky = 7.0\n", 35, "option sticky: found 7.0, expected a probability below 1"),
+        (TINY + "[methods.dqn.env.'minatar/breakout']\nsticky = 7.0\n", 35, "option sticky: found 7.0"),
+        (TINY + "[env.'minatar/breakuot']\nsticky = 0.1\n", 34, "'minatar/breakuot': did you mean 'minatar/breakout'"),
+        (TINY + "[methods.bc]\nenv = 'x'\n", 35, "env: found 'x', expected a table: [methods.bc.env]"),
+        (TINY + "[methods.dqn.env]\nstack = 2\n", 35, "stack: found in [methods.dqn.env], expected it in [env]"),
+        (replaced("pretraining = 2", "pair = 2"), 9, "pair: found 2, expected true or false"),
+        (replaced("pretraining = 2", "pretraining = 2\npair = true"), 10, "1 for data and 2 for pretraining"),
         (TINY + "name = 'again'\n", None, ""),
         ("widths = []\n" + TINY, 1, "widths: found [], expected a list of at least one number"),
         ("widths = [\n  1,\n  0,\n]\n" + TINY, 3, "widths: found 0, expected whole numbers from 1 on"),
@@ -108,6 +123,12 @@ ONLY_DQN = """environments = ["minatar/breakout"]
 seeds = 2
 [methods.dqn]
 """
+ALL_OWN = (
+    ONLY_DQN
+    + """[methods.dqn.env.'minatar/breakout']
+sticky = 0.2
+"""
+)
 ONLY_RANDOM = """environments = ["minatar/breakout"]
 [data]
 [methods.random]
@@ -125,6 +146,10 @@ ONLY_RANDOM = """environments = ["minatar/breakout"]
         (ONLY_RANDOM + "[seeds]\ndata = 2\n", 5, "data: found 2 with no method that learns from data"),
         (ONLY_DQN + "[seeds]\ndata = 1\n", 6, "data: found with no method that pretrains"),
         (ONLY_DQN + "[seeds]\npretraining = 1\n", 6, "pretraining: found with no method that pretrains"),
+        (ONLY_DQN + "[seeds]\npair = true\n", 6, "pair: found with no method that pretrains"),
+        (ONLY_DQN + "[methods.dqn.env]\nsticky = 0.2\n[env]\nsticky = 0.3\n", 8, "sticky: found where all that play"),
+        (ALL_OWN + "[env.'minatar/breakout']\nsticky = 0.3\n", 8, "sticky: found where all that play have their own"),
+        (ONLY_RANDOM + "[env]\nsticky = 0.2\n[env.'minatar/breakout']\nsticky = 0.3\n", 5, "sticky: found where all"),
         (ONLY_DQN + "[seeds]\nonline = 1\n", 6, "online: found with no method but dqn, whose seeds are in [dqn]"),
     ],
 )
@@ -140,11 +165,97 @@ def test_a_setting_that_nothing_uses_is_refused(text, line, expected):
         ONLY_DQN,
         ONLY_RANDOM + "[seeds]\ndata = [3]\n[pretrain]\nwidth = 2\n",
         "widths = [1, 2]\n" + ONLY_RANDOM,
+        ONLY_RANDOM + "[methods.random.env]\nsticky = 0.2\n[env]\nsticky = 0.3\n",  # collecting does
+        ONLY_DQN + "[env]\nsticky = 0.2\n[methods.dqn.env]\nmax_steps = 9\n",
         ONLY_DQN.replace("seeds = 2", "") + "[seeds]\nonline = 2\n",  # which are the seeds of the end-to-end agents
     ],
 )
 def test_a_setting_that_something_uses_is_not(text):
     parse(text)
+
+
+TWO = TINY.replace('["minatar/breakout"]', '["minatar/breakout", "minatar/asterix"]')
+LAYERS = """
+[env]
+sticky = 0.2
+max_steps = 500
+
+[env."minatar/asterix"]
+sticky = 0.3
+
+[methods.random.env]
+sticky = 0.4
+
+[methods.dqn.env]
+max_steps = 600
+
+[methods.dqn.env."minatar/breakout"]
+sticky = 0.0
+"""
+
+
+def test_the_options_of_a_method_go_before_those_of_a_game_and_these_before_those_of_all():
+    study = parse(TWO + LAYERS)
+    found = {
+        (entry.name, env): (
+            study.variant(env, entry).resolved["sticky"],
+            study.variant(env, entry).resolved["max_steps"],
+        )
+        for entry in study.methods
+        for env in study.environments
+    }
+    assert found == {
+        ("pvn", "minatar/breakout"): (0.2, 500), ("pvn", "minatar/asterix"): (0.3, 500),
+        ("random", "minatar/breakout"): (0.4, 500), ("random", "minatar/asterix"): (0.4, 500),
+        ("dqn", "minatar/breakout"): (0.0, 600), ("dqn", "minatar/asterix"): (0.3, 600),
+    }  # fmt: skip
+    pvn, _, dqn = study.methods
+    assert study.variant("minatar/asterix", pvn).options.given() == {"sticky": 0.3, "max_steps": 500}
+    assert study.variant("minatar/breakout", dqn).options.given() == {"sticky": 0.0, "max_steps": 600}
+    assert study.variant("minatar/breakout", pvn).resolved["actions"] == "minimal"  # the family's default
+
+
+@pytest.mark.parametrize("env", ["minatar/breakout", "atari/Pong"])
+def test_options_are_those_that_the_environment_would_have(env):
+    study = parse(TINY.replace("minatar/breakout", env) + "[methods.dqn.env]\nsticky = 0.3\nactions = 'full'\n")
+    for entry in study.methods:
+        variant = study.variant(env, entry)
+        made = make(env, **variant.options.given())
+        assert variant.resolved == made.options
+        made.close()
+
+
+def test_the_study_file_of_the_documents_is_one(tmp_path, monkeypatch):
+    text = (DOCS / "studies.md").read_text().split("```toml\n")[1].partition("```")[0]
+    (tmp_path / "my_method.py").write_text(
+        "from protovalue.pretrain.bc import BehaviourCloning\nMETHOD = BehaviourCloning\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    study = parse(text)
+    pvn, dqn = study.methods[0], study.methods[-1]
+    played = {entry.name: study.variant("minatar/breakout", entry).options.given() for entry in (pvn, dqn)}
+    assert played == {"pvn": {"sticky": 0.1, "max_steps": 5_000}, "dqn": {"sticky": 0.25, "max_steps": 5_000}}
+    assert study.seeds.encoders(learns=True) == [(0, 0), (1, 1), (2, 2)]
+
+
+def test_a_method_in_another_variant_is_another_method():
+    again = TINY + "[methods.sticky]\nmethod = 'pvn'\ntasks = 8\n"
+    parse(again + "[methods.sticky.env]\nsticky = 0.3\n")
+    with pytest.raises(UserError, match="sticky has the same settings as pvn"):
+        parse(again)
+
+
+def test_seeds_of_encoders_and_agents():
+    crossed = Seeds(data=(1, 2), pretraining=(5, 6, 7), online=(0, 1))
+    assert crossed.encoders(learns=True) == [(1, 5), (1, 6), (1, 7), (2, 5), (2, 6), (2, 7)]
+    assert crossed.encoders(learns=False) == [(1, 5), (1, 6), (1, 7)]
+    assert [crossed.agents(number) for number in range(3)] == [(0, 1), (2, 3), (4, 5)]
+    paired = Seeds(data=(1, 2), pretraining=(5, 6), online=(0, 3), pair=True)
+    assert paired.encoders(learns=True) == paired.encoders(learns=False) == [(1, 5), (2, 6)]
+    assert [paired.agents(number) for number in range(3)] == [(0, 3), (4, 7), (8, 11)]  # none twice
+    read = parse(TINY.replace("[seeds]", "[seeds]\ndata = [4, 5]\npair = true")).seeds
+    assert (read.data, read.pretraining, read.online, read.pair) == ((4, 5), (0, 1), (0, 1), True)
+    assert parse(TINY).seeds.pair is False
 
 
 def test_an_indicator_of_the_users_is_looked_up(tmp_path):

@@ -5,12 +5,14 @@ from pathlib import Path
 import pytest
 
 from protovalue.cli import COMMANDS, _load, _parse
+from protovalue.config import AgentConfig
 from protovalue.study.file import load_study
 from protovalue.study.plan import plan, seed_text
 from protovalue.study.schedule import makespan
 from tests.study.helpers import TINY, parse
 
 ROOT = Path("runs/x")
+MINATAR = {"actions": "minimal", "sticky": 0.1, "stack": 1, "max_steps": 10_000}  # the family's defaults
 KINDS = ("collect", "pretrain", "online", "dqn", "evaluate", "random-policy")
 STUDIES = Path(__file__).parents[2] / "studies"
 
@@ -40,7 +42,7 @@ def test_the_grid_is_laid_out_once():
         seen.add(stage.id)
     cell = laid_out.cells[1]
     assert (cell.env, cell.method, cell.width, cell.tasks) == ("minatar/breakout", "pvn", 1, 8)
-    assert (cell.data_seed, cell.pretraining_seed, cell.seeds) == (0, 1, (0, 1))
+    assert (cell.data_seed, cell.pretraining_seed, cell.seeds) == (0, 1, (2, 3))  # after the first encoder's 0 and 1
     assert [name.partition("/")[0] for name in cell.stages] == ["data", "pretrain", "online", "evaluate"]
     end_to_end = laid_out.cells[-1]
     assert (end_to_end.method, end_to_end.data, end_to_end.encoder, end_to_end.tasks) == ("dqn", None, None, None)
@@ -62,6 +64,11 @@ def test_the_grid_is_laid_out_once():
         ("tasks = 8", 'tasks = 8\nbackup = "mean"\nproportion = 0.05', set()),  # what the preset has anyway
         ("[evaluate]", "[env]\nsticky = 0.1\n\n[evaluate]", set()),  # MinAtar's default
         ("[evaluate]", "[env]\nsticky = 0.2\n\n[evaluate]", set(KINDS)),
+        ("[methods.dqn]", "[methods.dqn.env]\nsticky = 0.1", set()),
+        ("[methods.dqn]", "[methods.dqn.env]\nsticky = 0.2", {"dqn", "evaluate", "random-policy"}),
+        ("[methods.random]", "[methods.random.env]\nsticky = 0.2", {"online", "evaluate"}),
+        ("online = 2", "online = 3", {"online", "evaluate"}),
+        ("tasks = 8", 'tasks = 8\nthreshold = "sgd"', {"pretrain", "online", "evaluate"}),
     ],
 )
 def test_a_change_readdresses_what_depends_on_it_and_nothing_else(old, new, kinds):
@@ -102,6 +109,102 @@ def test_what_does_not_learn_from_data_is_not_repeated_for_every_data_set():
     assert (kinds.count("collect"), kinds.count("pretrain")) == (3, 2 + 3 * 2)
 
 
+def agents(text: str) -> dict[tuple[str, int], list[str]]:
+    """Return the seeds of the agents that each encoder's command trains, by method and seed of the encoder."""
+    laid_out = plan(parse(text), ROOT)
+    commands = {stage.folder: stage.command for stage in laid_out.stages if stage.kind == "online"}
+    found: dict[tuple[str, int], list[str]] = {}
+    for cell in laid_out.cells:
+        if cell.encoder:
+            command = commands[cell.run]
+            assert f"runs/x/{cell.encoder}" in command
+            written = command[command.index("--seeds") + 1]
+            assert AgentConfig(env="", out=ROOT, seeds=written).seed_list() == cell.seeds
+            found.setdefault((cell.method, cell.pretraining_seed), []).append(written)
+    return found
+
+
+def test_encoders_of_a_method_share_no_agents_and_methods_do():
+    # 2 data sets x 2 encoders x 2 agents; the random initialisation, which learns from neither, has 2 encoders
+    assert agents(TINY.replace("[seeds]", "[seeds]\ndata = 2")) == {
+        ("pvn", 0): ["0-1", "4-5"], ("pvn", 1): ["2-3", "6-7"], ("random", 0): ["0-1"], ("random", 1): ["2-3"],
+    }  # fmt: skip
+    assert agents(TINY.replace("online = 2", "online = [1, 4]")) == {
+        ("pvn", 0): ["1,4"], ("pvn", 1): ["6,9"], ("random", 0): ["1,4"], ("random", 1): ["6,9"],
+    }  # fmt: skip
+
+
+def test_agents_on_one_encoder_are_told_apart_by_their_variant():
+    text = TINY + "[methods.sticky]\nmethod = 'pvn'\ntasks = 8\n[methods.sticky.env]\nsticky = 0.3\n"
+    laid_out = plan(parse(text), ROOT)
+    own = {name: [cell for cell in laid_out.cells if cell.method == name] for name in ("pvn", "sticky")}
+    assert [cell.encoder for cell in own["pvn"]] == [cell.encoder for cell in own["sticky"]]
+    assert not {cell.run for cell in own["pvn"]} & {cell.run for cell in own["sticky"]}
+    stages = {stage.folder: stage for stage in laid_out.stages if stage.kind == "online"}
+    assert [("--sticky" in stages[cell.run].command) for cell in (*own["pvn"], *own["sticky"])] == [False] * 2 + [
+        True
+    ] * 2
+    assert stages[own["sticky"][0].run].expect["env_options"] == {**MINATAR, "sticky": 0.3}
+
+
+def test_paired_encoders_learn_from_the_data_set_at_their_place():
+    text = TINY.replace("[seeds]", "[seeds]\ndata = [4, 5]\npair = true").replace(
+        "pretraining = 2", "pretraining = [8, 9]"
+    )
+    laid_out = plan(parse(text), ROOT)
+    found = [
+        (cell.method, cell.data_seed, cell.pretraining_seed, cell.seeds, cell.data.rpartition("-")[0])
+        for cell in laid_out.cells
+        if cell.encoder
+    ]
+    assert found == [
+        ("pvn", 4, 8, (0, 1), "data/breakout-random-4"),
+        ("pvn", 5, 9, (2, 3), "data/breakout-random-5"),
+        ("random", None, 8, (0, 1), "data/breakout-random-4"),  # which measures the scale of its features
+        ("random", None, 9, (2, 3), "data/breakout-random-5"),
+    ]
+    for cell in laid_out.cells[:4]:
+        data, pretrain = cell.stages[:2]
+        command = next(stage.command for stage in laid_out.stages if stage.id == pretrain)
+        assert command[command.index("--data") + 1] == f"runs/x/{cell.data}" == f"runs/x/{data}"
+        assert command[command.index("--seed") + 1] == str(cell.pretraining_seed)
+    kinds = [stage.kind for stage in laid_out.stages]
+    assert (kinds.count("collect"), kinds.count("pretrain")) == (2, 4)
+
+
+def test_a_yardstick_in_another_variant_is_not_the_data():
+    text = TINY.replace("[data]\nsteps = 300", '[data]\npolicy = "dqn"\nsteps = 60\nreplay_min = 20')
+    assert sum(stage.kind == "dqn" for stage in plan(parse(text), ROOT).stages) == 1
+    laid_out = plan(parse(text + "[methods.dqn.env]\nsticky = 0.3\n"), ROOT)
+    played = {
+        "--sticky" in stage.command: "--data" in stage.command for stage in laid_out.stages if stage.kind == "dqn"
+    }
+    assert played == {False: True, True: False}
+
+
+def test_what_comes_before_learning_is_counted_once():
+    two = "[methods.max]\nmethod = 'pvn'\ntasks = 8\nbackup = 'max'\nthreshold = 'sgd'\n"
+    stages = plan(parse(TINY.replace("tasks = 8", "tasks = 8\nthreshold = 'sgd'\nburn_in = 70") + two), ROOT).stages
+    before = {stage.id.rpartition("-")[0]: stage.before for stage in stages if stage.kind == "pretrain"}
+    # 300 transitions x 8 tasks; 70 steps of quantile regression, or the paper's number, which are other thresholds
+    assert before == {
+        "pretrain/breakout-pvn-sgd-x1-t8-s0": {"indicators minatar threads 1": 2400.0, REGRESSION: 70.0},
+        "pretrain/breakout-pvn-sgd-x1-t8-s1": {"indicators minatar threads 1": 2400.0, REGRESSION: 70.0},
+        "pretrain/breakout-pvn-max-sgd-x1-t8-s0": {"indicators minatar threads 1": 2400.0, REGRESSION: 62_500.0},
+        "pretrain/breakout-pvn-max-sgd-x1-t8-s1": {"indicators minatar threads 1": 2400.0, REGRESSION: 62_500.0},
+        "pretrain/breakout-random-x1-s0": {},
+        "pretrain/breakout-random-x1-s1": {},
+    }
+    shared = TINY.replace("tasks = 8", "tasks = 8\nindicator_seed = 0") + "[methods.max]\nmethod = 'pvn'\ntasks = 8\n"
+    stages = plan(parse(shared + "backup = 'max'\nindicator_seed = 0\n"), ROOT).stages
+    assert [bool(stage.before) for stage in stages if "-pvn-" in stage.id and stage.kind == "pretrain"] == [
+        True, False, False, False,
+    ]  # fmt: skip
+
+
+REGRESSION = "quantile regression threads 1"
+
+
 def test_the_plan_says_what_a_result_must_hold():
     laid_out = plan(parse(TINY), ROOT)
     stages = {stage["id"]: stage for stage in laid_out.fields(parse(TINY))["stages"]}
@@ -109,10 +212,12 @@ def test_the_plan_says_what_a_result_must_hold():
     # the steps of [online] and the episodes of [evaluate]; epsilon and seed are the command's defaults
     assert stages[cell.stages[-1]]["expect"] == {
         "episodes": 2, "epsilon": 0.001, "seed": 0, "steps": 60, "file": f"{cell.run}/evaluation.json",
+        "env_options": MINATAR,
     }  # fmt: skip
     random = next(stage for stage in stages.values() if stage["kind"] == "random-policy")
     assert random["expect"] == {
         "episodes": 2, "epsilon": 1.0, "seed": 0, "steps": 60, "file": laid_out.random_policy["minatar/breakout"],
+        "env_options": MINATAR,
     }  # fmt: skip
     assert stages[cell.stages[0]]["expect"] == {"transitions": 300}
 
@@ -220,6 +325,42 @@ def test_the_shipped_studies_are_valid():
     assert sizes["paper-ablations"] == (46, 4, 46 * 4 * 3)
     twins = {f"{scale}-{what}" for scale in ("paper", "minatar") for what in ("main", "scaling", "ablations")}
     assert set(sizes) == {"demo", *twins}
+
+
+def test_the_papers_comparison_is_planned_as_the_paper_made_it():
+    """DQN with Dopamine's sticky actions, agents without; encoder i from run i, with agents of its own."""
+    study = load_study(STUDIES / "paper-main.toml")
+    laid_out = plan(study, ROOT)
+    commands = {stage.folder: " ".join(stage.command) for stage in laid_out.stages if stage.kind != "evaluate"}
+    pong = [cell for cell in laid_out.cells if cell.env == "atari/Pong"]
+    for cell in pong:
+        assert ("--sticky 0.25" in commands[cell.run]) == (cell.method == "dqn")
+    options = {
+        stage.folder: stage.expect["env_options"]["sticky"] for stage in laid_out.stages if stage.kind == "evaluate"
+    }
+    assert {cell.method: options[cell.run] for cell in pong} == {
+        "dqn": 0.25, "reward": 0.0, "random": 0.0, "bc": 0.0, "spr": 0.0, "cumulants": 0.0, "pvn": 0.0,
+    }  # fmt: skip
+    pvn = [cell for cell in pong if cell.method == "pvn"]
+    assert [(cell.data_seed, cell.pretraining_seed, cell.seeds) for cell in pvn] == [
+        (1, 1, (0, 1, 2)), (2, 2, (3, 4, 5)), (3, 3, (6, 7, 8)),
+    ]  # fmt: skip
+    for cell in pvn:
+        assert f"atari_episodes_ordered/Pong/run_{cell.data_seed}-*" in commands[cell.data]
+        assert "--threshold sgd" in commands[cell.encoder]
+        assert "--preset paper" in commands[cell.encoder]
+    before = {stage.folder: stage.before for stage in laid_out.stages if stage.kind == "pretrain"}
+    assert before[pvn[0].encoder] == {REGRESSION: 62_500.0}  # how many states an import brings is not known
+
+
+@pytest.mark.parametrize("name", ["paper-ablations", "paper-scaling"])
+def test_the_papers_other_studies_share_its_seeds_and_thresholds(name):
+    laid_out = plan(load_study(STUDIES / f"{name}.toml"), ROOT)
+    trained = [cell for cell in laid_out.cells if cell.data_seed is not None]
+    assert {(cell.data_seed, cell.pretraining_seed) for cell in trained} == {(1, 1), (2, 2), (3, 3)}
+    commands = {stage.folder: stage.command for stage in laid_out.stages if stage.kind == "pretrain"}
+    for cell in trained:
+        assert ("sgd" in commands[cell.encoder]) == (cell.method != "pvn-hash")  # whose proportion needs no threshold
 
 
 def test_the_clock_is_simulated():

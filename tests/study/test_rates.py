@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from protovalue.study import measure
 from protovalue.study.measure import LARGE, SIZES, select, small_study
-from protovalue.study.plan import Stage, plan
+from protovalue.study.plan import Stage, plan, regression_rate
 from protovalue.study.rates import (
     FINISHED,
     MEASURED,
@@ -45,9 +46,9 @@ def test_rates_of_finished_stages_are_time_over_work():
 
 
 def test_a_measured_rate_adds_the_start_and_the_indicators():
-    one = stage("a", "r", 100, passes=2000, passes_rate="i")
-    rates = {"r": Rate(0.5, 3.0, MEASURED), "i": Rate(0.01, 0.0, MEASURED)}
-    assert estimate(one, rates, None).seconds == pytest.approx(3 + 50 + 20)
+    one = stage("a", "r", 100, before={"i": 2000, "q": 7})
+    rates = {"r": Rate(0.5, 3.0, MEASURED), "i": Rate(0.01, 0.0, MEASURED), "q": Rate(2.0, 0.0, MEASURED)}
+    assert estimate(one, rates, None).seconds == pytest.approx(3 + 50 + 20 + 14)
     assert estimate(one, {"r": rates["r"]}, None).seconds is None  # the pass is part of it, and not known
     assert estimate(one, {"r": Rate(0.5, 0.0, FINISHED)}, None).seconds == pytest.approx(50)  # it is in there
 
@@ -92,6 +93,16 @@ def test_the_small_study_shows_every_rate_of_a_minatar_study():
     assert len(chosen) < len(stages)
     known = {stage.rate: Rate(1.0, 0.0, FINISHED) for stage in chosen}
     assert all(one.seconds is not None for one in estimates(stages, known, study.environments).values())
+
+
+def test_the_small_study_regresses_for_one_step_and_times_it_apart():
+    study = parse(TINY.replace("tasks = 8", "tasks = 8\nthreshold = 'sgd'\nburn_in = 90"))
+    small = plan(small_study(study, "minatar/breakout", SIZES["minatar"]), ROOT)
+    (one,) = [stage for stage in small.stages if stage.kind == "pretrain" and "-pvn-" in stage.id]
+    assert one.command[one.command.index("--burn-in") + 1] == "1"
+    assert one.before[regression_rate(1)] == 1
+    assert measure._regression(1).per_unit > 0
+    assert measure._indicators("minatar/breakout", 1).per_unit > 0
 
 
 def test_the_small_study_of_a_large_one_has_width_1_and_no_episodes():

@@ -31,17 +31,24 @@ def make(env_id: str, num_envs: int = 1, **options: Any) -> Env:
     Raises:
         UserError: an unknown environment, an option that this family does not have, or a value outside its range.
     """
+    resolved = resolve(env_id, **options)
+    family, _, name = env_id.partition("/")
+    return _FAMILIES[family][0](env_id, name, num_envs, resolved)
+
+
+def resolve(env_id: str, **options: Any) -> dict[str, Any]:
+    """Return every option of an environment, as `make` would have them, without making it."""
     family, _, name = env_id.partition("/")
     if family not in _FAMILIES or not name:
         known = " or ".join(f"{family}/NAME" for family in sorted(_FAMILIES))
         raise UserError(f"unknown environment {env_id!r}: expected {known}")
-    build, defaults = _FAMILIES[family]
+    defaults = _FAMILIES[family][1]
     for option in options:
         if option not in defaults:
             raise unknown(f"option for {env_id}", option, defaults)
     resolved = {**defaults, **options}
     _check(env_id, resolved)
-    return build(env_id, name, num_envs, resolved)
+    return resolved
 
 
 def import_module_of(env_id: str) -> None:

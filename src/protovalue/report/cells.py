@@ -168,7 +168,7 @@ def why_unlike(evaluation: Mapping[str, Any], expect: Mapping[str, Any]) -> str 
     """Say in what an evaluation is not the one that is expected, or None."""
     if expect.get("steps") not in (None, evaluation["steps"]):
         return f"evaluated at step {evaluation['steps']:,} of {expect['steps']:,}"
-    for name in ("episodes", "epsilon", "seed"):
+    for name in ("episodes", "epsilon", "seed", "env_options"):
         if name in expect and evaluation.get(name) != expect[name]:
             return f"evaluated with {name} {evaluation.get(name)}, the study says {expect[name]}"
     return None

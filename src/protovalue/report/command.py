@@ -168,7 +168,8 @@ def _draw(
                 figures.ablation_figure(names, colours, unit, figures.stands_on(own), f"Lines: 95% intervals ({how})."),
                 "ablations",
                 "Variants of a method",
-                f"The same method with other settings: {unit}, with 95% intervals.",
+                f"The same method with other settings and, where there is one, the random initialisation of the same "
+                f"network: {unit}, with 95% intervals.",
             )
         bar.advance(1)
         if few:

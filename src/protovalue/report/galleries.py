@@ -92,13 +92,13 @@ def look(results: Results, which: Which = "all", quiet: bool = False, scaling: S
             cells = [cell for method in results.methods for cell in chosen[env, method]]
             if not cells:
                 continue
-            options = read_evaluation(cells[0].run / EVALUATION)["env_options"]
+            like = next((cell for cell in cells if cell.method != results.end_to_end), cells[0])
             try:
-                games = make(env, PROBE_ENVS, **options)
+                games = make(env, PROBE_ENVS, **_options(like.run))
             except UserError as error:
                 notes.append(f"features in {env} are not measured, because it cannot be played: {error}")
                 continue
-            played, player = _play(results, env, options, notes)
+            played, player = _play(results, env, notes)
             steps = _spread(len(played.observations), STATES)
             states = random_states(games)
             embeddings = []
@@ -131,8 +131,13 @@ def _chosen(results: Results, env: str, method: str, which: Which) -> list[Cell]
     return cells[:1] if which == "first" else cells
 
 
-def _play(results: Results, env: str, options: dict[str, Any], notes: list[str]) -> tuple[Trajectory, str]:
-    """Play an episode with the end-to-end agent of the best score, or else with the best agent of all."""
+def _options(run: Path) -> dict[str, Any]:
+    """Return the options of the environment that a run's agents play in."""
+    return dict(read_evaluation(run / EVALUATION)["env_options"])
+
+
+def _play(results: Results, env: str, notes: list[str]) -> tuple[Trajectory, str]:
+    """Play an episode with the end-to-end agent of the best score, or else with the best agent of all; as it plays."""
     cells = [cell for cell in results.cells if cell.env == env]
     yardstick = [cell for cell in cells if cell.method == results.end_to_end]
     best = max(yardstick or cells, key=lambda cell: (float(cell.returns.max()), str(cell.run)))
@@ -147,7 +152,7 @@ def _play(results: Results, env: str, options: dict[str, Any], notes: list[str])
         player = "random actions"
     tries: list[Trajectory] = []
     for seed in range(TRIES):
-        tries.append(trajectory(env, options, seed, agent, which, max_steps=STEPS))
+        tries.append(trajectory(env, _options(run), seed, agent, which, max_steps=STEPS))
         if len(tries[-1].rewards) >= SHORT:
             break
     longest = max(tries, key=lambda one: len(one.rewards))

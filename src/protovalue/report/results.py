@@ -155,7 +155,7 @@ def _read_study(folder: Path) -> Results:
         stage_seconds=dict(by_kind),
         stages_without_time=len([name for name in finished if name in stages and name not in log.seconds]),
         attempts_without_time=log.unended,
-        notes=(*log.notes, *twice, *unusable),
+        notes=(*log.notes, *twice, *unusable, *_about_variants(cells), *_about_data(cells)),
         file=study["file"],
     )
 
@@ -333,7 +333,10 @@ def _varies_within_an_environment(name: str, cells: Sequence[Cell]) -> bool:
 
 
 def _refuse_mixtures(cells: Sequence[Cell]) -> None:
-    """Refuse cells of one method made with different settings or versions, and any that were evaluated differently."""
+    """Refuse cells of one method made with different settings or versions, and any that were evaluated differently.
+
+    Methods may play in variants of a game: a study says so where it wants it, and the report in a note.
+    """
     first: dict[tuple[str, str], Cell] = {}
     for cell in cells:
         for key, what in (((cell.method, cell.env), f"both are {cell.method}"), (("", cell.env), "one game")):
@@ -349,7 +352,44 @@ def _refuse_mixtures(cells: Sequence[Cell]) -> None:
 
 def _is_shared(name: str) -> bool:
     """Whether a setting must be the same for all methods that are compared in an environment."""
-    return name.startswith(("env.", "evaluation."))
+    return name.startswith("evaluation.")
+
+
+def _about_variants(cells: Sequence[Cell]) -> Iterator[str]:
+    """Say in what the games differ that methods play."""
+    envs = dict.fromkeys(cell.env for cell in cells)
+    for name in sorted({name for cell in cells for name in cell.settings if name.startswith("env.")}):
+        groups: dict[str, list[str]] = defaultdict(list)
+        for env in envs:
+            methods: dict[str, dict[str, None]] = defaultdict(dict)  # by the value of the option, in order
+            for cell in cells:
+                if cell.env == env:
+                    methods[str(cell.settings.get(name))][cell.method] = None
+            if len(methods) > 1:
+                most = max(methods, key=lambda value: len(methods[value]))
+                rare = [f"{value} for {', '.join(of)}" for value, of in methods.items() if value != most]
+                groups[f"{', '.join(rare)} and {most} for the others"].append(env)
+        for text, found in groups.items():
+            where = "all games" if len(found) == len(envs) else ", ".join(found)
+            yield f"methods play different variants of {where}: {_spoken(name)} is {text}"
+
+
+def _about_data(cells: Sequence[Cell]) -> Iterator[str]:
+    """Say what intervals over encoders hold, where there are several: data sets vary too, if each has its own."""
+    learned: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for cell in cells:
+        if cell.data_seed is not None:
+            learned[cell.method, cell.env].append(cell.data_seed)
+    counts = {(len(set(seeds)), len(seeds)) for seeds in learned.values() if len(seeds) > 1}
+    if any(sets == 1 for sets, _ in counts):
+        yield "encoders of a game learned from one data set: intervals hold for that one, and say nothing of others"
+    if any(1 < sets < encoders for sets, encoders in counts):
+        yield (
+            "encoders that learned from one data set count as independent of each other: where data sets differ much, "
+            "intervals are too narrow"
+        )
+    if any(sets == encoders for sets, encoders in counts):
+        yield "every encoder of a game learned from a data set of its own: intervals hold their differences too"
 
 
 def _differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:

@@ -271,8 +271,8 @@ def scaling(results: Results, games: Sequence[GameScore], over: Sequence[Aggrega
     points = []
     for base in grids:
         for method, cell in first.items():
-            tasks = 0 if cell.settings.get("method") == "random" else cell.tasks
-            if tasks is None or (base_title(method) != base and cell.settings.get("method") != "random"):
+            tasks = 0 if _is_random(cell) else cell.tasks
+            if tasks is None or (base_title(method) != base and not _is_random(cell)):
                 continue
             if aggregated and method in aggregated:
                 points.append(ScalingPoint(base, cell.width, tasks, aggregated[method]))
@@ -293,13 +293,17 @@ def ablations(
     """Return median and IQM, or the mean returns per game, of methods of which the report has variants.
 
     Variants are methods that were pretrained by the same method with other settings than width and number of tasks.
+    Last comes, as in the paper, the random initialisation of the same network.
     """
     families: dict[str, dict[str, str]] = {}
     for cell in results.cells:
-        if cell.method != results.end_to_end:
+        if cell.method != results.end_to_end and not _is_random(cell):
             families.setdefault(str(cell.settings.get("method")), {})[cell.method] = base_title(cell.method)
     several = [titles for titles in families.values() if len(set(titles.values())) > 1]
     variants = [method for method in results.methods if any(method in titles for titles in several)]
+    networks = {_network(cell) for cell in results.cells if cell.method in variants}
+    drawn = {cell.method for cell in results.cells if _is_random(cell) and _network(cell) in networks}
+    variants += [method for method in results.methods if method in drawn]
     if over:
         rows = {row.method: row.statistics for row in over}
         return {
@@ -307,11 +311,20 @@ def ablations(
             for name in ("median", "iqm")
             if any(method in rows for method in variants)
         }
+    means = {(score.env, score.method): score.mean for score in games}
     return {
-        env: {score.method: score.mean for score in games if score.env == env and score.method in variants}
+        env: {method: means[env, method] for method in variants if (env, method) in means}
         for env in results.envs
-        if any(score.env == env and score.method in variants for score in games)
+        if any((env, method) in means for method in variants)
     }
+
+
+def _is_random(cell: Cell) -> bool:
+    return cell.settings.get("method") == "random"
+
+
+def _network(cell: Cell) -> tuple[object, int]:
+    return cell.settings.get("encoder.architecture"), cell.width
 
 
 def cloning(results: Results) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from protovalue.config import (
     PretrainConfig,
 )
 from protovalue.data.dataset import open_dataset
-from protovalue.envs.registry import import_module_of, make
+from protovalue.envs.registry import import_module_of, make, resolve
 from protovalue.errors import UserError, unknown
 from protovalue.indicators.registry import indicator_class, load_indicator_file
 from protovalue.pretrain.methods import method_class, method_names
@@ -42,6 +43,7 @@ AGENT_MANAGED = ("out", "env", "seeds", "encoder", "threads", "replay_dir", "dat
 DQN_MANAGED = ("out", "env", "seeds", "threads", "replay_dir", "data", "stages")
 EVALUATE_MANAGED = ("run", "env", "out", "video", "num_envs")
 IMPORT_MANAGED = ("out", "source", "game", "env")
+METHOD_KEYS = ("method", "title", "env")  # of a method's table, beside its settings
 RANDOM_KEEPS = ("preset", "encoder", "width", "device")  # all that a random initialisation depends on
 NAME, NAME_TEXT = r"[A-Za-z0-9][A-Za-z0-9._-]*", "letters, digits and -._, with a letter or digit first"
 PLACE = Path("folder")  # stands for folders while settings are checked
@@ -49,12 +51,38 @@ PLACE = Path("folder")  # stands for folders while settings are checked
 
 @dataclass(frozen=True)
 class Seeds:
-    """Data x pretraining x online."""
+    """Data x pretraining x online, or pairs of data and pretraining x online."""
 
     data: tuple[int, ...] = (0,)
     pretraining: tuple[int, ...] = (0,)
     online: tuple[int, ...] = (0,)
+    """Of the first encoder's agents."""
     dqn: tuple[int, ...] = (0,)
+    pair: bool = False
+    """Whether encoder i learns from data set i alone, in place of one from every data set."""
+
+    def encoders(self, learns: bool) -> list[tuple[int, int]]:
+        """Return the data seed and the pretraining seed of every encoder of a method.
+
+        An encoder that does not learn from data is there once, not once per data set.
+        """
+        if self.pair:
+            return list(zip(self.data, self.pretraining, strict=True))
+        return list(product(self.data if learns else self.data[:1], self.pretraining))
+
+    def agents(self, encoder: int) -> tuple[int, ...]:
+        """Return the seeds of the agents on an encoder, by its number: no two encoders of a method share one."""
+        return tuple(encoder * (max(self.online) + 1) + seed for seed in self.online)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """An environment as it is played."""
+
+    options: EnvOptions
+    """Those that the file sets."""
+    resolved: Mapping[str, Any]
+    """All of them, with their values."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +113,8 @@ class MethodEntry:
     settings: Mapping[str, Any] = field(default_factory=dict)
     code: str = ""
     """Checksum of a user's own code, if there is some."""
+    environments: Mapping[str, Variant] = field(default_factory=dict)
+    """What its agents play in; empty where it is what all play in."""
 
     @property
     def has_tasks(self) -> bool:
@@ -111,9 +141,8 @@ class Study:
     name: str
     title: str
     text: str
-    environments: Mapping[str, Mapping[str, Any]]
-    """Every option of each environment, with its resolved value."""
-    options: EnvOptions
+    environments: Mapping[str, Variant]
+    """As data are collected in, and as methods play that say nothing else."""
     methods: tuple[MethodEntry, ...]
     data: Data | None
     widths: tuple[int | None, ...]
@@ -126,6 +155,10 @@ class Study:
     online: Mapping[str, Any]
     dqn: Mapping[str, Any]
     evaluate: Mapping[str, Any]
+
+    def variant(self, env: str, entry: MethodEntry) -> Variant:
+        """Return the environment as the agents of a method play it."""
+        return entry.environments.get(env, self.environments[env])
 
 
 TABLES = ("env", "data", "methods", "seeds", "pretrain", "online", "dqn", "evaluate")
@@ -155,9 +188,9 @@ def parse_study(source: Source, stem: str) -> Study:
     name = _text(source, (), values, "name", stem)
     if not re.fullmatch(NAME, name):
         raise source.error(["name"], f"name: found {name!r}, expected {NAME_TEXT}, as it names a folder")
-    options = build(source, {}, EnvOptions, settings(source, ["env"], values.get("env", {}), EnvOptions, ()))
-    environments = _environments(source, values, options)
-    methods = _methods(source, values)
+    given = _given(source, ["env"], values.get("env", {}), _names(source, values))
+    environments = {env: _variant(source, env, own) for env, own in given.items()}
+    methods = _methods(source, values, given)
     pretrain = settings(source, ["pretrain"], values.get("pretrain", {}), PretrainConfig, PRETRAIN_MANAGED)
     widths, tasks = _numbers(source, values, "widths", 1), _numbers(source, values, "tasks", 0)
     seeds = _seeds(source, values)
@@ -168,9 +201,8 @@ def parse_study(source: Source, stem: str) -> Study:
         title=_text(source, (), values, "title", name),
         text=source.text,
         environments=environments,
-        options=options,
         methods=methods,
-        data=_data(source, values, environments, seeds.data, options) if pretrains else None,
+        data=_data(source, values, environments, seeds.data) if pretrains else None,
         widths=widths,
         tasks=tasks,
         seeds=seeds,
@@ -184,6 +216,7 @@ def parse_study(source: Source, stem: str) -> Study:
         evaluate=settings(source, ["evaluate"], values.get("evaluate", {}), EvaluateConfig, EVALUATE_MANAGED),
     )
     _check_configs(source, study)
+    _refuse_overridden(source, values, given, collected=study.data is not None and study.data.kind == "collect")
     return study
 
 
@@ -194,39 +227,64 @@ def _text(source: Source, path: Sequence[str], values: Mapping[str, Any], key: s
     return found
 
 
-def _environments(source: Source, values: Mapping[str, Any], options: EnvOptions) -> dict[str, dict[str, Any]]:
+def _names(source: Source, values: Mapping[str, Any]) -> list[str]:
+    """Read the names of the environments."""
     found = values.get("environments")
     if not isinstance(found, list) or not found:
         raise source.error(
             ["environments"],
             f"environments: found {found!r}, expected a list of at least one, such as minatar/breakout",
         )
-    resolved: dict[str, dict[str, Any]] = {}
     for env in found:
         if not isinstance(env, str):
             raise source.error(["environments"], f"environments: found {env!r}, expected text", env)
-        if env in resolved:
+        if found.count(env) > 1:
             raise source.error(["environments"], f"environments: found {env} twice, expected each once", env)
-        try:
-            resolved[env] = dict(_resolved(env, options))
-        except UserError as error:
-            said = str(error)  # the name in quotes is not known, the other has a value outside its range
-            wrong = next((name for name in options.given() if f"'{name}'" in said or f"option {name}:" in said), None)
-            where = ["env", wrong] if wrong else ["environments"]
-            raise source.error(where, error, None if wrong else env) from None
-    return resolved
+    return found
+
+
+Given = Mapping[str, tuple[Any, tuple[str, ...]]]
+"""Options of an environment that the file sets: the value, and where it stands."""
+
+
+def _given(source: Source, path: Sequence[str], table: Any, names: Sequence[str]) -> dict[str, Given]:
+    """Read an env table: options of all environments, and in tables of their names those of single ones."""
+    if not isinstance(table, dict):
+        raise source.error(path, f"{path[-1]}: found {table!r}, expected a table: [{'.'.join(path)}]")
+    single = {key: value for key, value in table.items() if isinstance(value, dict)}
+    for key in single:
+        if key not in names:
+            raise source.error([*path, key], unknown("environment", key, names))
+
+    def read(path: Sequence[str], table: Mapping[str, Any]) -> Given:
+        checked = settings(source, path, table, EnvOptions, ())
+        return {name: (value, (*path, name)) for name, value in checked.items()}
+
+    shared = read(path, {key: value for key, value in table.items() if key not in single})
+    return {env: {**shared, **read([*path, env], single.get(env, {}))} for env in names}
+
+
+def _variant(source: Source, env: str, given: Given) -> Variant:
+    """Fill in an environment's options; what it refuses is an error at the option's line, or at the environment's."""
+    options = EnvOptions(**{name: value for name, (value, _) in given.items()})
+    try:
+        _check_name(env)
+        return Variant(options, resolve(env, **options.given()))
+    except UserError as error:
+        said = str(error)  # the name in quotes is not known, the other has a value outside its range
+        wrong = next((name for name in given if f"'{name}'" in said or f"option {name}:" in said), None)
+        where = given[wrong][1] if wrong else ["environments"]
+        raise source.error(where, error, None if wrong else env) from None
 
 
 @cache
-def _resolved(env: str, options: EnvOptions) -> Mapping[str, Any]:
-    """Return every option of an environment; making it is what checks its name and options."""
+def _check_name(env: str) -> None:
+    """Refuse an environment that is not there, by making it, once."""
     import_module_of(env)
-    made = make(env, 1, **options.given())
-    made.close()
-    return made.options
+    make(env).close()
 
 
-def _methods(source: Source, values: Mapping[str, Any]) -> tuple[MethodEntry, ...]:
+def _methods(source: Source, values: Mapping[str, Any], given: Mapping[str, Given]) -> tuple[MethodEntry, ...]:
     tables = values.get("methods", {})
     if not tables:
         raise source.error(["methods"], "methods: found none, expected at least one table such as [methods.pvn]")
@@ -239,11 +297,12 @@ def _methods(source: Source, values: Mapping[str, Any]) -> tuple[MethodEntry, ..
             raise source.error(path, f"methods: found {name!r}, expected {NAME_TEXT}")
         method = _text(source, path, table, "method", name)
         title = _text(source, path, table, "title", name)
-        own = {key: value for key, value in table.items() if key not in ("method", "title")}
+        own = {key: value for key, value in table.items() if key not in METHOD_KEYS}
+        environments = _own_environments(source, path, table, given)
         if method == DQN:
             for key in own:
                 raise source.error([*path, key], f"{key}: found in [methods.{name}], expected it in [dqn]")
-            entries.append(MethodEntry(name, title, method))
+            entries.append(MethodEntry(name, title, method, environments=environments))
             continue
         try:
             config = method_class(method).Config
@@ -251,11 +310,11 @@ def _methods(source: Source, values: Mapping[str, Any]) -> tuple[MethodEntry, ..
             better = error if method.endswith(".py") else unknown("method", method, [*method_names(), DQN])
             raise source.error([*path, "method"], better) from None
         known = set(RANDOM_KEEPS) if method == RANDOM else field_names(config, PRETRAIN_MANAGED)
-        check_keys(source, path, own, known | {"method", "title"})
+        check_keys(source, path, own, known.union(METHOD_KEYS))
         checked = settings(source, path, own, config, PRETRAIN_MANAGED)
         if issubclass(config, PvnConfig) and "indicator" in checked:
             _check_indicator(source, path, checked["indicator"])
-        entries.append(MethodEntry(name, title, method, checked, _code(method, checked)))
+        entries.append(MethodEntry(name, title, method, checked, _code(method, checked), environments))
     ends = [entry for entry in entries if entry.method == DQN]
     if len(ends) > 1:
         raise source.error(["methods", ends[1].name], "methods: found dqn twice, expected one: [dqn] has its settings")
@@ -270,6 +329,35 @@ def _methods(source: Source, values: Mapping[str, Any]) -> tuple[MethodEntry, ..
     return tuple(entries)
 
 
+def _own_environments(
+    source: Source, path: Sequence[str], table: Mapping[str, Any], given: Mapping[str, Given]
+) -> dict[str, Variant]:
+    """Read what a method's agents play in, where its table says so: its own options over those of all."""
+    if "env" not in table:
+        return {}
+    own = _given(source, [*path, "env"], table["env"], list(given))
+    for options in own.values():
+        if "stack" in options:  # an encoder sees what its data have, and a report shows all methods the same states
+            what = f"stack: found in [{'.'.join(path)}.env], expected it in [env], as all methods see the same frames"
+            raise source.error(options["stack"][1], what)
+    return {env: _variant(source, env, {**given[env], **options}) for env, options in own.items()}
+
+
+def _refuse_overridden(source: Source, values: Mapping[str, Any], given: Mapping[str, Given], collected: bool) -> None:
+    """Refuse options in [env] that nothing plays with, because all that play have others."""
+    tables = [table.get("env") for table in values["methods"].values()]
+    used = set()
+    for env, options in given.items():
+        for table in [*tables, *([None] if collected else [])]:
+            own = {**(table or {}), **(table or {}).get(env, {})}
+            used |= {where for name, (_, where) in options.items() if name not in own}
+    for key, value in values.get("env", {}).items():
+        for path in [("env", key, name) for name in value] if isinstance(value, dict) else [("env", key)]:
+            if path not in used:
+                what = f"{path[-1]}: found where all that play have their own, expected it in one place"
+                raise source.error(path, what)
+
+
 def _check_indicator(source: Source, path: Sequence[str], name: str) -> None:
     """Look an indicator up by its name or in the user's file."""
     try:
@@ -282,7 +370,8 @@ def _check_indicator(source: Source, path: Sequence[str], name: str) -> None:
 
 
 def _identity(entry: MethodEntry) -> tuple[Any, ...]:
-    return (entry.method, tuple(sorted(entry.settings.items(), key=lambda item: item[0])))
+    played = sorted((env, sorted(variant.resolved.items())) for env, variant in entry.environments.items())
+    return (entry.method, tuple(sorted(entry.settings.items(), key=lambda item: item[0])), repr(played))
 
 
 def _code(method: str, own: Mapping[str, Any]) -> str:
@@ -307,7 +396,7 @@ def _refuse_unused(
         for key in ("data", "widths", "tasks", "pretrain", "online"):
             if key in values:
                 raise source.error([key], f"{key}: found with no method that pretrains, expected one, such as pvn")
-        for key in ("data", "pretraining"):
+        for key in ("data", "pretraining", "pair"):
             if key in given:
                 what = f"{key}: found with no method that pretrains, expected one, such as pvn"
                 raise source.error(["seeds", key], what)
@@ -349,11 +438,17 @@ def _numbers(source: Source, values: Mapping[str, Any], key: str, least: int) ->
 
 def _seeds(source: Source, values: Mapping[str, Any]) -> Seeds:
     table = values.get("seeds", {})
-    check_keys(source, ["seeds"], table, ("data", "pretraining", "online"))
-    found = {name: _seed_list(source, ["seeds", name], table[name]) for name in table}
-    dqn = values.get(DQN, {})
+    check_keys(source, ["seeds"], table, ("data", "pretraining", "online", "pair"))
+    found = {name: _seed_list(source, ["seeds", name], table[name]) for name in table if name != "pair"}
+    dqn, pair = values.get(DQN, {}), table.get("pair", False)
     own = _seed_list(source, [DQN, "seeds"], dqn["seeds"]) if "seeds" in dqn else found.get("online", (0,))
-    return Seeds(**found, dqn=own)
+    if not isinstance(pair, bool):
+        raise source.error(["seeds", "pair"], f"pair: found {pair!r}, expected true or false")
+    seeds = Seeds(**found, dqn=own, pair=pair)
+    if pair and len(seeds.data) != len(seeds.pretraining):
+        count = f"{len(seeds.data)} for data and {len(seeds.pretraining)} for pretraining"
+        raise source.error(["seeds", "pair"], f"pair: found seeds, {count}, expected as many of both")
+    return seeds
 
 
 def _seed_list(source: Source, path: Sequence[str], found: Any) -> tuple[int, ...]:
@@ -373,7 +468,6 @@ def _data(
     values: Mapping[str, Any],
     environments: Mapping[str, Any],
     seeds: Sequence[int],
-    options: EnvOptions,
 ) -> Data:
     table, path = dict(values["data"]), ["data"]
     kind = table.pop("kind", "collect")

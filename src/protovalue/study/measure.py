@@ -2,21 +2,24 @@
 
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
+from protovalue.data.sampler import generator_at
 from protovalue.envs.registry import make
 from protovalue.indicators.registry import make_indicator
+from protovalue.indicators.threshold import sgd_thresholds
 from protovalue.interrupt import Stop
 from protovalue.progress import ProgressBar
 from protovalue.runs import read_metrics
 from protovalue.study.engine import LocalProcesses
-from protovalue.study.file import DQN, Data, Seeds, Study
-from protovalue.study.plan import Plan, Stage, indicator_rate, plan
+from protovalue.study.file import DQN, Data, MethodEntry, Seeds, Study
+from protovalue.study.plan import Plan, Stage, indicator_rate, plan, regression_rate
 from protovalue.study.rates import MEASURED, Rate
 from protovalue.study.schedule import run_stages
 from protovalue.study.state import Events, histories, read_events
@@ -66,8 +69,11 @@ def measure(study: Study, wanted: set[str], quiet: bool = False) -> dict[str, Ra
             stages = select(small, wanted if size.widths is None else None, size.episodes is not None)
             _run(stages, root, study.threads, quiet)
             found |= _read(stages, root, size, alone=study.threads == 1 and not torch.cuda.is_available())
-        if any(stage.passes for stage in small.stages):
-            found[indicator_rate(env, study.threads)] = _indicators(env, study.threads)
+        before = {rate for stage in small.stages for rate in stage.before}
+        if (rate := indicator_rate(env, study.threads)) in before:
+            found[rate] = _indicators(env, study.threads)
+        if (rate := regression_rate(study.threads)) in before:
+            found[rate] = _regression(study.threads)
     return found
 
 
@@ -77,7 +83,7 @@ def small_study(study: Study, env: str, size: Size) -> Study:
     batch = {"batch_size": size.batch_size} if size.batch_size else {}
     dropped = {"steps", "batch_size"} | (set() if size.widths is None else {"width"})
     entries = tuple(
-        replace(entry, settings={name: value for name, value in entry.settings.items() if name not in dropped})
+        replace(entry, settings={name: value for name, value in _shortened(entry).items() if name not in dropped})
         for entry in study.methods
     )
     data = None
@@ -98,6 +104,11 @@ def small_study(study: Study, env: str, size: Size) -> Study:
         dqn={**{name: value for name, value in study.dqn.items() if name != "steps"}, **agent},
         evaluate={"episodes": size.episodes or 1},
     )
+
+
+def _shortened(entry: MethodEntry) -> Mapping[str, Any]:
+    """Return a method's settings with one step of quantile regression, which is timed apart."""
+    return {**entry.settings, **({"burn_in": 1} if entry.settings.get("threshold") == "sgd" else {})}
 
 
 def select(small: Plan, wanted: set[str] | None, episodes: bool) -> list[Stage]:
@@ -170,16 +181,36 @@ def _indicators(env: str, threads: int) -> Rate:
     made = make(env)
     shape = made.single_observation_space.shape
     made.close()
+    count, tasks = (2_048 if env.startswith("minatar/") else 64), 50
+    network = make_indicator("rni", shape, tasks, 0.1, torch.Generator().manual_seed(0), tasks_per_module=10)
+    obs = torch.zeros((count, *shape), dtype=torch.uint8)
+
+    @torch.inference_mode()
+    def score() -> None:
+        network.scores(obs)
+
+    return _timed(score, count * tasks, threads)
+
+
+def _regression(threads: int) -> Rate:
+    """Time quantile regression on random batches of 256 scores of 100 tasks: seconds per step, in any environment."""
+    scores, steps = np.zeros((4_096, 100), np.float32), 200
+
+    def regress() -> None:
+        draws = (generator_at(0, step).integers(len(scores), size=256) for step in range(steps))
+        sgd_thresholds((torch.from_numpy(scores[rows]) for rows in draws), 0.01, steps)
+
+    return _timed(regress, steps, threads)
+
+
+def _timed(run: Callable[[], None], units: int, threads: int) -> Rate:
+    """Time something that has run once before."""
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        count, tasks = (2_048 if env.startswith("minatar/") else 64), 50
-        network = make_indicator("rni", shape, tasks, 0.1, torch.Generator().manual_seed(0), tasks_per_module=10)
-        obs = torch.zeros((count, *shape), dtype=torch.uint8)
-        with torch.inference_mode():
-            network.scores(obs)
-            begin = time.perf_counter()
-            network.scores(obs)
-            return Rate((time.perf_counter() - begin) / (count * tasks), 0.0, MEASURED)
+        run()
+        begin = time.perf_counter()
+        run()
+        return Rate((time.perf_counter() - begin) / units, 0.0, MEASURED)
     finally:
         torch.set_num_threads(before)

@@ -15,7 +15,7 @@ from protovalue.online.presets import resolve as resolve_agent
 from protovalue.pretrain.loop import MAY_CHANGE as PRETRAIN_MAY_CHANGE
 from protovalue.pretrain.methods import method_class
 from protovalue.runs import config_fields
-from protovalue.study.file import DQN, IMPORTS, RANDOM, RANDOM_KEEPS, MethodEntry, Study, fill
+from protovalue.study.file import DQN, IMPORTS, RANDOM, RANDOM_KEEPS, MethodEntry, Study, Variant, fill
 from protovalue.study.settings import words
 
 FORMAT, VERSION = "protovalue study", 1
@@ -45,9 +45,8 @@ class Stage:
     rate: str = ""
     """Stages with the same rate take the same time per unit of work."""
     units: float = 0.0
-    passes: float = 0.0
-    """Rewards, states x tasks, that it computes before it learns."""
-    passes_rate: str = ""
+    before: Mapping[str, float] = field(default_factory=dict)
+    """What it computes before it learns: units of work by their rates."""
 
     def fields(self) -> dict[str, Any]:
         """Return what study.json says of it."""
@@ -155,37 +154,34 @@ class _Planner:
         return stage.id
 
     def encoder_cells(self, env: str, entry: MethodEntry) -> Iterator[Cell]:
-        """Plan the cells of a method; an encoder that does not learn from data is there once, not once per data set."""
-        for number, data_seed in enumerate(self.study.seeds.data):
-            for width in (None,) if "width" in entry.settings else self.study.widths:
-                for tasks in entry.grid(self.study.tasks):
-                    learns = entry.learns(tasks)
-                    if number and not learns:
-                        continue
-                    data = self.data(env, data_seed)  # also measures the scale of features that were not learned
-                    for seed in self.study.seeds.pretraining:
-                        yield self.encoder_cell(env, entry, data, data_seed if learns else None, width, tasks, seed)
+        """Plan the cells of a method: the same numbers, and so the same agents' seeds, for every width and method."""
+        for width in (None,) if "width" in entry.settings else self.study.widths:
+            for tasks in entry.grid(self.study.tasks):
+                for number, (data_seed, seed) in enumerate(self.study.seeds.encoders(entry.learns(tasks))):
+                    yield self.encoder_cell(env, entry, number, data_seed, seed, width, tasks)
 
     def encoder_cell(
         self,
         env: str,
         entry: MethodEntry,
-        data: _Data,
-        data_seed: int | None,
+        number: int,
+        data_seed: int,
+        seed: int,
         width: int | None,
         tasks: int | None,
-        seed: int,
     ) -> Cell:
+        data = self.data(env, data_seed)  # also measures the scale of features that were not learned
         config = self.pretrain_config(entry, data, width, tasks, seed)
         resolved = method_class(config.method).resolve(config, env)
         assert resolved.width is not None
         count = 0 if entry.has_tasks and tasks == 0 else getattr(resolved, "tasks", None)
         pretrain, encoder = self.pretrain(env, config, resolved, data, entry.code)
         stages = [*([data.stage] if data.stage else []), pretrain.id]
-        run = self.online(env, pretrain, encoder, resolved)
+        seeds = self.study.seeds.agents(number)
+        run = self.online(env, entry, pretrain, encoder, resolved, seeds)
         stages += [run.id, self.evaluate(run)]
         return Cell(
-            env, entry.name, resolved.width, count, data_seed, seed, self.study.seeds.online,
+            env, entry.name, resolved.width, count, data_seed if entry.learns(tasks) else None, seed, seeds,
             data.name, pretrain.folder, run.folder, tuple(stages),
         )  # fmt: skip
 
@@ -209,10 +205,10 @@ class _Planner:
         return _Data((self.root / folder,), folder, mark, folder)
 
     def random_data(self, env: str, seed: int) -> _Data:
-        study = self.study
+        study, variant = self.study, self.study.environments[env]
         assert study.data is not None
-        config = CollectConfig(env=env, out=Path(), seed=seed, options=study.options, **study.data.settings)
-        mark = address("collect", self.content(config, env, {"out"}))
+        config = CollectConfig(env=env, out=Path(), seed=seed, options=variant.options, **study.data.settings)
+        mark = address("collect", self.content(config, env, {"out"}, variant))
         folder = f"data/{_game(env)}-random-{seed}-{mark}"
         config = replace(config, out=self.root / folder)
         command = ("pvn", "collect", *words(config, ("env",)))
@@ -224,27 +220,32 @@ class _Planner:
     def dqn_data(self, env: str, seed: int) -> _Data:
         """Plan a data set of everything that a DQN sees in its training."""
         assert self.study.data is not None
-        stage = self.dqn_run(env, self.dqn_config(env, seed, self.study.data.settings))
+        variant = self.study.environments[env]
+        stage = self.dqn_run(env, self.dqn_config(env, seed, self.study.data.settings, variant), variant)
         folder = stage.expect["data"]
         return _Data((self.root / folder,), folder, stage.expect["address"], stage.id)
 
-    def dqn_config(self, env: str, seed: int, given: Mapping[str, Any]) -> DqnConfig:
-        study = self.study
-        return DqnConfig(env=env, out=Path(), seeds=str(seed), threads=study.threads, options=study.options, **given)
+    def dqn_config(self, env: str, seed: int, given: Mapping[str, Any], variant: Variant) -> DqnConfig:
+        threads = self.study.threads
+        return DqnConfig(env=env, out=Path(), seeds=str(seed), threads=threads, options=variant.options, **given)
 
-    def dqn_run(self, env: str, config: DqnConfig) -> Stage:
+    def dqn_content(self, env: str, config: DqnConfig, variant: Variant) -> dict[str, Any]:
+        return self.content(resolve_agent(config, end_to_end.PRESETS), env, DQN_IGNORED, variant)
+
+    def dqn_run(self, env: str, config: DqnConfig, variant: Variant) -> Stage:
         """Plan the training of a DQN. If the study's data are such a training, it is recorded, and serves for both."""
         resolved = resolve_agent(config, end_to_end.PRESETS)
-        content, data = self.content(resolved, env, DQN_IGNORED), self.study.data
+        content, data = self.dqn_content(env, config, variant), self.study.data
         recorded = False
         if data is not None and data.kind == "collect" and data.policy == DQN:
-            same = (self.dqn_config(env, seed, data.settings) for seed in self.study.seeds.data)
-            recorded = any(self.content(resolve_agent(one, end_to_end.PRESETS), env, DQN_IGNORED) == content
-                           for one in same)  # fmt: skip
+            shared = self.study.environments[env]
+            same = (self.dqn_config(env, seed, data.settings, shared) for seed in self.study.seeds.data)
+            recorded = any(self.dqn_content(env, one, shared) == content for one in same)
         mark = address(DQN, {**content, "recorded": recorded})
         folder = f"dqn/{_game(env)}-x{resolved.width}-s{config.seeds}-{mark}"
         config = replace(config, out=self.root / folder)
         expect: dict[str, Any] = {"steps": resolved.steps, "seeds": 1, "address": mark}
+        expect["env_options"] = dict(variant.resolved)
         if recorded:
             expect |= {"data": f"data/{_game(env)}-dqn-{config.seeds}-{mark}", "transitions": resolved.steps}
             config = replace(config, data=self.root / expect["data"])
@@ -288,28 +289,32 @@ class _Planner:
         rate = f"pretrain {name} {_family(env)} {resolved.encoder} x{resolved.width} threads {self.study.threads}"
         needs = (data.stage,) if data.stage else ()
         units = steps * (resolved.batch_size or 0)
-        passes = self.passes(resolved, data)
-        stage = Stage(
-            folder, "pretrain", folder, command, needs, {}, False, rate, units,
-            passes, indicator_rate(env, self.study.threads),
-        )  # fmt: skip
+        before = self.before(env, resolved, data)
+        stage = Stage(folder, "pretrain", folder, command, needs, {}, False, rate, units, before)
         self.add(stage)
         return self.stages[stage.id], mark
 
-    def passes(self, resolved: PretrainConfig, data: _Data) -> float:
-        """Count the rewards to be computed, for the first encoder that needs them; the others find them there."""
+    def before(self, env: str, resolved: PretrainConfig, data: _Data) -> dict[str, float]:
+        """Count what is computed for the first encoder that needs it; the others find it there.
+
+        Rewards, states x tasks, as far as the size of the data is known, and steps of quantile regression.
+        """
         tasks = getattr(resolved, "tasks", None)
-        if not tasks or data.stage is None:
-            return 0.0
-        seed = next(
-            (getattr(resolved, name, None) for name in SEED_NAMES if getattr(resolved, name, None)), resolved.seed
-        )
+        if not tasks:
+            return {}
+        own = (getattr(resolved, name, None) for name in SEED_NAMES)
+        seed = next((one for one in own if one is not None), resolved.seed)
         names = ("method", "tasks", "indicator", "proportion", "threshold", "burn_in", "normalize", "tasks_per_module")
         identity = (data.address, seed, *(getattr(resolved, name, None) for name in names))
         if identity in self.computed:
-            return 0.0
+            return {}
         self.computed.add(identity)
-        return float(self.stages[data.stage].expect.get("transitions", 0) * tasks)
+        states = self.stages[data.stage].expect.get("transitions", 0) if data.stage else 0
+        work = {
+            indicator_rate(env, self.study.threads): float(states * tasks),
+            regression_rate(self.study.threads): float(getattr(resolved, "burn_in", None) or 0),
+        }
+        return {rate: units for rate, units in work.items() if units}
 
     def describe(self, resolved: PretrainConfig) -> str:
         """Name an encoder so that a reader sees what it is: its method, its choices by name, width and tasks."""
@@ -324,32 +329,36 @@ class _Planner:
         parts = [Path(resolved.method).stem, *chosen, f"x{resolved.width}", *([f"t{tasks}"] if tasks else [])]
         return "-".join(parts)
 
-    def online(self, env: str, pretrain: Stage, mark: str, encoder: PretrainConfig) -> Stage:
-        study = self.study
+    def online(
+        self, env: str, entry: MethodEntry, pretrain: Stage, mark: str, encoder: PretrainConfig, seeds: Sequence[int]
+    ) -> Stage:
+        study, variant = self.study, self.study.variant(env, entry)
         config = OnlineConfig(
             encoder=str(self.root / pretrain.folder),
             env=env,
             out=Path(),
-            seeds=seed_text(study.seeds.online),
+            seeds=seed_text(seeds),
             threads=study.threads,
-            options=study.options,
+            options=variant.options,
             **study.online,
         )
         resolved = resolve_agent(config, linear_dqn.PRESETS)
-        own = address("online", self.content(resolved, env, ONLINE_IGNORED), [mark])
+        own = address("online", self.content(resolved, env, ONLINE_IGNORED, variant), [mark])
         stem = pretrain.folder.removeprefix("pretrain/").rpartition("-")[0]
         folder = f"online/{stem}-{own}"
         config = replace(config, out=self.root / folder)
         command = ("pvn", "online", *words(config, (), ("encoder", "env", "seeds")))
-        rate = self.agent_rate("online", env, encoder.encoder, encoder.width, len(study.seeds.online))
-        expect = {"steps": resolved.steps, "seeds": len(study.seeds.online), "address": own}
+        rate = self.agent_rate("online", env, encoder.encoder, encoder.width, len(seeds))
+        options = dict(variant.resolved)
+        expect = {"steps": resolved.steps, "seeds": len(seeds), "address": own, "env_options": options}
         stage = Stage(folder, "online", folder, command, (pretrain.id,), expect, False, rate, resolved.steps or 0)
         self.add(stage)
         return self.stages[stage.id]
 
     def dqn_cell(self, env: str, entry: MethodEntry, seed: int) -> Cell:
-        config = self.dqn_config(env, seed, self.study.dqn)
-        stage = self.dqn_run(env, config)
+        variant = self.study.variant(env, entry)
+        config = self.dqn_config(env, seed, self.study.dqn, variant)
+        stage = self.dqn_run(env, config, variant)
         stages = (stage.id, self.evaluate(stage))
         return Cell(env, entry.name, config.width, None, None, None, (seed,), None, None, stage.folder, stages)
 
@@ -370,7 +379,8 @@ class _Planner:
         content = {name: getattr(config, name) for name in ("episodes", "epsilon", "seed")}
         mark = address(kind, content, [run.expect["address"]])
         stem = run.folder.partition("/")[2].rpartition("-")[0]
-        expect = {**content, "steps": run.expect["steps"], "file": f"{run.folder}/{file}"}
+        shared = {name: run.expect[name] for name in ("steps", "env_options")}
+        expect = {**content, **shared, "file": f"{run.folder}/{file}"}
         rate = run.rate.replace(run.kind, f"{kind} {run.kind}", 1)
         units = config.episodes * run.expect["seeds"]
         command = ("pvn", "evaluate", *words(config, ("run",)))
@@ -378,11 +388,11 @@ class _Planner:
             Stage(f"{kind}/{stem}-{mark}", kind, run.folder, command, (run.id,), expect, False, rate, units)
         )
 
-    def content(self, config: Any, env: str, ignored: Iterable[str]) -> dict[str, Any]:
-        """Return the settings of a stage that its result depends on; environments with all their options."""
+    def content(self, config: Any, env: str, ignored: Iterable[str], variant: Variant | None = None) -> dict[str, Any]:
+        """Return the settings of a stage that its result depends on; an environment that is played with all options."""
         found = {name: value for name, value in config_fields(config).items() if name not in set(ignored)}
-        if "options" in found:
-            found["options"] = dict(self.study.environments[env])
+        if variant is not None:
+            found["options"] = dict(variant.resolved)
         return {**found, "env": env}
 
     def agent_rate(self, kind: str, env: str, encoder: str | None, width: int | None, seeds: int) -> str:
@@ -392,6 +402,11 @@ class _Planner:
 def indicator_rate(env: str, threads: int) -> str:
     """Name the rate of computing indicator rewards."""
     return f"indicators {_family(env)} threads {threads}"
+
+
+def regression_rate(threads: int) -> str:
+    """Name the rate of quantile regression, which hardly depends on the number of tasks, nor on the environment."""
+    return f"quantile regression threads {threads}"
 
 
 def _fields(config: type[Any]) -> tuple[Any, ...]:

@@ -71,11 +71,11 @@ def estimate(stage: Stage, rates: Rates, env: str | None) -> Estimate:
     if rate is None:
         return Estimate(None)
     seconds = rate.start + scale * rate.per_unit * stage.units
-    if stage.passes and rate.source != FINISHED:  # the time of a finished stage has them in it
-        passes = rates.get(stage.passes_rate)
-        if passes is None:
+    for name, units in stage.before.items() if rate.source != FINISHED else ():  # a finished stage's time has it in it
+        before = rates.get(name)
+        if before is None:
             return Estimate(None)
-        seconds += passes.per_unit * stage.passes
+        seconds += before.per_unit * units
     return Estimate(seconds, scale != 1.0)
 
 
