@@ -92,7 +92,8 @@ class DatasetWriter:
     def __init__(self, path: Path, manifest: Manifest, source: dict[str, Any], keep: int | None = None) -> None:
         """Open `path` for writing; `source` says where the episodes come from and is kept in the provenance.
 
-        Only the first `keep` episodes that are already there are kept, all if it is None.
+        With `keep` the source goes on with its own data set, whose first `keep` episodes are kept: the result is the
+        same, byte for byte, as that of a writer that was never stopped. Without it, the source adds to what is there.
         """
         path.mkdir(parents=True, exist_ok=True)
         exists = (path / fmt.MANIFEST).exists()
@@ -103,7 +104,9 @@ class DatasetWriter:
         self._files: dict[str, int] = {}
         try:
             self.manifest = self._continue(manifest, keep) if exists else manifest
-            provenance = [*self.manifest.provenance, {**source, "first_episode": self.manifest.episodes}]
+            provenance = self.manifest.provenance
+            if keep is None or not provenance:
+                provenance = [*provenance, {**source, "first_episode": self.manifest.episodes}]
             self.manifest = replace(self.manifest, complete=False, provenance=provenance)
             for name in _FILES:
                 self._files[name] = os.open(path / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)

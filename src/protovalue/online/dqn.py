@@ -113,10 +113,9 @@ class Dqn(Agent):
         grouped = obs.reshape(self.num_seeds, -1, *obs.shape[1:])
         return self._encode(self.encoders, grouped)
 
-    def items(self, obs: NDArray[Any], features: Tensor) -> NDArray[Any]:
-        """Return the newest frames (S, *frame_shape)."""
-        newest: NDArray[Any] = obs[:, -1]
-        return newest
+    def items(self, obs: NDArray[Any]) -> tuple[NDArray[Any], Tensor | None]:
+        """Return the newest frames (S, *frame_shape); their features change with every update."""
+        return obs[:, -1], None
 
     def features_of(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor | None]:
         """Encode the sampled frames: x with gradient, x' with the target's encoders."""

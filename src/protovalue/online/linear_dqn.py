@@ -90,10 +90,10 @@ class LinearDqn(Agent):
         features: Tensor = self.encoder(torch.from_numpy(obs).to(self.theta.device)).mul_(self._factor)
         return features.view(self.num_seeds, -1, features.shape[1])
 
-    def items(self, obs: NDArray[Any], features: Tensor) -> NDArray[Any]:
-        """Return the features to store (S, k)."""
-        stored: NDArray[Any] = features[:, 0].cpu().numpy().astype(self._dtype)
-        return stored
+    def items(self, obs: NDArray[Any]) -> tuple[NDArray[Any], Tensor | None]:
+        """Return the features to store (S, k) and those to act on: one pass for both."""
+        features = self.see(obs)
+        return features[:, 0].cpu().numpy().astype(self._dtype), features
 
     def features_of(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor | None]:
         """Return the stored features; frozen, so the same for the target network."""

@@ -25,7 +25,7 @@ from protovalue.online.priorities import Priorities
 from protovalue.online.record import Recorder
 from protovalue.online.replay import Layout, Replay, check_room, gibibytes
 from protovalue.progress import ProgressBar
-from protovalue.runs import CONFIG, Checkpoint, Run, read_run
+from protovalue.runs import CONFIG, DONE, Checkpoint, Run, read_run
 
 # What may differ when a run is resumed: where things lie and how long it goes on, not what is computed.
 MAY_CHANGE = ("out", "encoder", "steps", "device", "threads", "log_every", "keep_replay", "data")
@@ -141,9 +141,12 @@ class Loop:
         self._recent: list[list[float]] = [[] for _ in self.seeds]  # the last RECENT returns
         self._totals = torch.zeros(3, count, device=agent.theta.device)  # loss, value, gradient norm: sums since then
         self._summed = 0
-        self._features: Tensor
+        self._obs: NDArray[Any]  # to act on
+        self._features: Tensor | None  # of these; None where updates change them
         if checkpoint and self.step >= self.steps:
             self._restore_agent(checkpoint)
+            if not (run.path / DONE).exists():  # killed between the last checkpoint and the end: the data set is open
+                self._restore_recorder(checkpoint)
             return
         self._slack, self._folder = room.slack, config.replay_dir or run.path / REPLAY
         self._replay = Replay(count, room.capacity, room.layout, room.slack, config.replay_dir)
@@ -185,7 +188,8 @@ class Loop:
     def act(self) -> None:
         """Take one step in every environment and store it."""
         config, agent = self.config, self._agent
-        greedy = agent.values(self._features)[:, 0].argmax(dim=1).cpu().numpy()
+        seen = agent.see(self._obs) if self._features is None else self._features
+        greedy = agent.values(seen)[:, 0].argmax(dim=1).cpu().numpy()
         uniform = self._explore(self.step)
         epsilon = epsilon_at(
             self.step,
@@ -197,9 +201,8 @@ class Loop:
         anything = (uniform[:, 1] * agent.num_actions).astype(np.int64)
         actions = np.where(uniform[:, 0] < epsilon, anything, greedy)
         obs, rewards, terminated, truncated, info = self._env.step(actions)
-        features = agent.see(obs)
-        items = agent.items(obs, features)
-        final = agent.items(info["final_obs"], agent.see(info["final_obs"])) if truncated.any() else items
+        items, features = agent.items(obs)
+        final = agent.items(info["final_obs"])[0] if truncated.any() else items
         learned = np.clip(rewards, -1, 1) if config.clip_rewards else rewards
         self._replay.add(actions, learned, terminated, truncated, items, final)
         if self._priorities is not None:
@@ -265,10 +268,10 @@ class Loop:
     def _begin(self) -> None:
         """Start every environment."""
         self._obs, _ = self._env.reset(seed=environment_seeds(self.seeds, TRAIN))
-        self._features = self._agent.see(self._obs)
-        self._replay.begin(self._agent.items(self._obs, self._features))
+        items, self._features = self._agent.items(self._obs)
+        self._replay.begin(items)
         if self._recorder:
-            self._recorder.open(0)
+            self._recorder.open()
             self._recorder.begin(self.step, self._obs[0, -1])
 
     def _restore_agent(self, checkpoint: Checkpoint) -> None:
@@ -290,18 +293,20 @@ class Loop:
         else:
             self._obs, _ = self._env.reset(seed=environment_seeds(self.seeds, TRAIN, self.step))
             self._replay.cut()
-        self._features = self._agent.see(self._obs)
+        items, self._features = self._agent.items(self._obs)
         if not going_on:
-            self._replay.begin(self._agent.items(self._obs, self._features))
+            self._replay.begin(items)
         if self._priorities is not None:
             self._priorities.load(checkpoint.tensors)
             self._priorities.follow()
+        self._restore_recorder(checkpoint)
+        if self._recorder and not going_on:
+            self._recorder.end(End.CUT)
+            self._recorder.begin(self.step, self._obs[0, -1])
+
+    def _restore_recorder(self, checkpoint: Checkpoint) -> None:
         if self._recorder:
-            self._recorder.open(state["episodes"])
-            self._recorder.load(self._obs[0, -1], own_tensors(checkpoint.tensors, "record."))
-            if not going_on:
-                self._recorder.end(End.CUT)
-                self._recorder.begin(self.step, self._obs[0, -1])
+            self._recorder.resume(checkpoint.state["episodes"], own_tensors(checkpoint.tensors, "record."))
 
     def _record(self, recorder: Recorder, action: int, reward: float, terminated: bool, info: dict[str, Any]) -> None:
         ended = "_final_obs" in info and bool(info["_final_obs"][0])
@@ -377,7 +382,7 @@ def _layout(agent: Agent, env: Env, config: AgentConfig) -> Layout:
     """Ask the agent what it stores: whole observations as features, or the newest frame of a stack."""
     shape = env.single_observation_space.shape
     blank = np.zeros((len(config.seed_list()), *shape), env.single_observation_space.dtype)
-    item = agent.items(blank, agent.see(blank))
+    item, _ = agent.items(blank)
     frames = item.shape[1:] == shape[1:] and item.dtype == blank.dtype
     half = item.dtype == np.float16 and config.clip_rewards  # clipped rewards are as small as features
     reward = np.float16 if half else np.float32
