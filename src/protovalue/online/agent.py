@@ -40,8 +40,9 @@ class Rule:
 
     @classmethod
     def of(cls, config: AgentConfig) -> Self:
-        """Take a resolved config's fields."""
-        return cls(**{field.name: getattr(config, field.name) for field in fields(cls)})
+        """Take a resolved config's fields; those that do not apply are None there."""
+        found = {field.name: getattr(config, field.name) for field in fields(cls)}
+        return cls(**{name: value for name, value in found.items() if value is not None})
 
 
 class Heads(nn.Module):

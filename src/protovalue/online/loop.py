@@ -25,7 +25,7 @@ from protovalue.online.priorities import Priorities
 from protovalue.online.record import Recorder
 from protovalue.online.replay import Layout, Replay, check_room, gibibytes
 from protovalue.progress import ProgressBar
-from protovalue.runs import CONFIG, DONE, Checkpoint, Run, read_run
+from protovalue.runs import CONFIG, DONE, Checkpoint, Run, config_fields, read_run
 
 # What may differ when a run is resumed: where things lie and how long it goes on, not what is computed.
 MAY_CHANGE = ("out", "encoder", "steps", "device", "threads", "log_every", "keep_replay", "data")
@@ -405,6 +405,11 @@ def choose_device(config: AgentConfig) -> str:
     return "cuda" if config.device != "cpu" and torch.cuda.is_available() else "cpu"
 
 
+def recorded_fields(config: AgentConfig, env: Env) -> dict[str, Any]:
+    """Return a resolved config for config.json, with all options of its environment: defaults may change one day."""
+    return config_fields(replace(config, options=EnvOptions(**env.options)))
+
+
 def config_from(cls: type[C], recorded: Mapping[str, Any], **changes: Any) -> C:
     """Make a config of a run's config.json again."""
     known = {field.name: recorded[field.name] for field in fields(cls) if field.name in recorded}
@@ -413,7 +418,11 @@ def config_from(cls: type[C], recorded: Mapping[str, Any], **changes: Any) -> C:
     for name in ("out", "replay_dir", "data"):
         if known.get(name) is not None:
             known[name] = Path(known[name])
-    return replace(cls(**known), **changes)
+    dependent = {name: known.pop(name) for name in ("atoms", "value_range", "replay_dtype", "stages") if name in known}
+    config = cls(**known)
+    # Older runs recorded these also where they did not apply.
+    used = {name: value for name, value in dependent.items() if config.dependent()[name][0]}
+    return replace(config, **used, **changes)
 
 
 def own_tensors(tensors: Mapping[str, NDArray[Any]], owner: str = "agent.") -> dict[str, NDArray[Any]]:

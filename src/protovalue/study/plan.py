@@ -230,6 +230,7 @@ class _Planner:
 
     def dqn_config(self, env: str, seed: int, given: Mapping[str, Any]) -> DqnConfig:
         study = self.study
+        given = {name: value for name, value in given.items() if name != "stages"}  # of the data set, not of the agent
         return DqnConfig(env=env, out=Path(), seeds=str(seed), threads=study.threads, options=study.options, **given)
 
     def dqn_run(self, env: str, config: DqnConfig) -> Stage:
@@ -241,13 +242,14 @@ class _Planner:
             same = (self.dqn_config(env, seed, data.settings) for seed in self.study.seeds.data)
             recorded = any(self.content(resolve_agent(one, end_to_end.PRESETS), env, DQN_IGNORED) == content
                            for one in same)  # fmt: skip
-        mark = address(DQN, {**content, "recorded": recorded})
+        stages = {"stages": data.settings["stages"]} if recorded and data and "stages" in data.settings else {}
+        mark = address(DQN, {**content, "recorded": recorded, **stages})
         folder = f"dqn/{_game(env)}-x{resolved.width}-s{config.seeds}-{mark}"
         config = replace(config, out=self.root / folder)
         expect: dict[str, Any] = {"steps": resolved.steps, "seeds": 1, "address": mark}
         if recorded:
             expect |= {"data": f"data/{_game(env)}-dqn-{config.seeds}-{mark}", "transitions": resolved.steps}
-            config = replace(config, data=self.root / expect["data"])
+            config = replace(config, data=self.root / expect["data"], **stages)
         command = ("pvn", "dqn", *words(config, (), ("env", "seeds")))
         rate = self.agent_rate(DQN, env, resolved.encoder, resolved.width, 1)
         self.add(Stage(folder, DQN, folder, command, (), expect, False, rate, resolved.steps or 0))
