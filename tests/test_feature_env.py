@@ -6,9 +6,13 @@ import torch
 from gymnasium.spaces import Box
 
 import protovalue
+from protovalue.config import CollectConfig
+from protovalue.data.collect import collect
 from protovalue.encoder import FrozenEncoder
 from protovalue.errors import UserError
 from protovalue.nets.encoders import make_encoder
+from protovalue.pretrain.loop import pretrain
+from protovalue.pretrain.spr import SprConfig
 
 
 @pytest.fixture
@@ -39,6 +43,22 @@ def test_observations_are_features_also_at_the_end_of_an_episode(encoder):
             np.testing.assert_allclose(wrapped_info["final_obs"][i], last, rtol=1e-5, atol=1e-6)
             ends += 1
     assert ends > 3
+
+
+def test_features_are_within_the_bounds_that_are_declared(encoder, tmp_path):
+    """Those of a ReLU are at least 0; self-predictive encoders end in a projection, which can be negative."""
+    game = "minatar/breakout"
+    collect(CollectConfig(game, tmp_path / "data", steps=100), quiet=True)
+    settings = {"data": (tmp_path / "data",), "out": tmp_path / "run", "steps": 1, "batch_size": 8}
+    pretrain(SprConfig(**settings), quiet=True)
+    for one, lowest in ((protovalue.load_encoder(tmp_path / "run"), -np.inf), (encoder, 0.0)):
+        env = protovalue.FeatureEnv(protovalue.make(game, 3), one, scale=0.5)
+        assert env.single_observation_space == Box(lowest, np.inf, (128,), np.float32)
+        assert env.observation_space == Box(lowest, np.inf, (3, 128), np.float32)
+        obs, _ = env.reset(seed=0)
+        assert env.observation_space.contains(obs)
+        assert (obs < 0).any() == (lowest < 0)
+        assert env.single_observation_space.contains(env.step(np.zeros(3, int))[0][2])
 
 
 def test_an_encoder_of_another_shape_is_refused(encoder):

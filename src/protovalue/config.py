@@ -274,10 +274,10 @@ class AgentConfig:
     """Huber loss in place of the squared error (not with c51)."""
     head: Literal["dqn", "c51"] = "dqn"
     """Predict values, or their distributions (C51)."""
-    atoms: int = 51
-    """Atoms of a distribution (c51 only)."""
-    value_range: float = 10.0
-    """Values of the outer atoms, plus and minus (c51 only)."""
+    atoms: int | None = None
+    """Atoms of a distribution (c51 only) [51]."""
+    value_range: float | None = None
+    """Values of the outer atoms, plus and minus (c51 only) [10]."""
     prioritised: bool = False
     """Prioritised replay: sample by the last error, weigh the losses to make up for it."""
     hidden: tuple[int, ...] = ()
@@ -309,11 +309,19 @@ class AgentConfig:
             require(value is None or value >= 0, f"--{name.replace('_', '-')}", value, "0 or more")
         rate = self.learning_rate
         require(rate is None or rate > 0, "--learning-rate", rate, "more than 0")
-        require(self.atoms >= 2, "--atoms", self.atoms, "at least 2")
-        require(self.value_range > 0, "--value-range", self.value_range, "more than 0")
+        require(self.atoms is None or self.atoms >= 2, "--atoms", self.atoms, "at least 2")
+        require(self.value_range is None or self.value_range > 0, "--value-range", self.value_range, "more than 0")
+        for name, (applies, expected, _) in self.dependent().items():
+            value = getattr(self, name)
+            require(applies or value is None, f"--{name.replace('_', '-')}", value, expected)
         require(not (self.huber and self.head == "c51"), "--huber", "it together with --head c51", "one of them")
         require(all(units >= 1 for units in self.hidden), "--hidden", self.hidden, "at least 1 unit in each")
         self.seed_list()
+
+    def dependent(self) -> dict[str, tuple[bool, str, Any]]:
+        """Return the fields that apply only with others: whether they do, what they need, and what None stands for."""
+        distribution = (self.head == "c51", "it with --head c51 only")
+        return {"atoms": (*distribution, 51), "value_range": (*distribution, 10.0)}
 
     def seed_list(self) -> tuple[int, ...]:
         """Return the seeds, each once."""
@@ -343,15 +351,27 @@ class OnlineConfig(AgentConfig):
     encoder: str
     """Pretraining run or encoder folder, or random:ARCHITECTURE:WIDTH[:SEED]."""
     env: str = ""
-    """Environment: minatar/GAME, atari/Game or gym/ID [the encoder's own, with the options of its data]."""
+    """minatar/GAME, atari/Game or gym/ID [the encoder's own]. Unset options are the family's, whatever the data had."""
     feature_scale: Literal["rms", "none"] | None = None
     """Divide the features by one number per encoder, their root mean square on data (rms), or use them as they are."""
-    replay_dtype: Literal["float16", "float32"] = "float16"
-    """Precision of the stored features."""
+    replay_dtype: Literal["float16", "float32"] | None = None
+    """Precision of the stored features (not with --finetune) [float16]."""
     finetune: bool = False
     """Train the encoder too, one copy per seed; the replay then holds frames."""
     other_game: bool = False
     """Allow an encoder that was trained on another game."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.other_game:
+            trained = not self.encoder.startswith("random:")
+            require(trained, "--other-game", f"it with {self.encoder}", "an encoder that was trained on a game")
+            require(self.env != "", "--other-game", "it without --env", "the other game as --env")
+
+    def dependent(self) -> dict[str, tuple[bool, str, Any]]:
+        """Add how features are stored."""
+        features = (not self.finetune, "it without --finetune only, whose replay holds frames", "float16")
+        return {**super().dependent(), "replay_dtype": features}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -369,15 +389,19 @@ class DqnConfig(AgentConfig):
     """Multiplier of its channels and features."""
     data: Path | None = None
     """Folder of a data set for every transition of the training, in order (one seed only)."""
-    stages: int = 50
-    """Parts of the training that the data set's checkpoint numbers 0, 1, ... tell apart."""
+    stages: int | None = None
+    """Parts of the training that the data set's checkpoint numbers 0, 1, ... tell apart (with --data only) [50]."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require(self.width >= 1, "--width", self.width, "at least 1")
-        require(self.stages >= 1, "--stages", self.stages, "at least 1")
+        require(self.stages is None or self.stages >= 1, "--stages", self.stages, "at least 1")
         one = self.data is None or len(self.seed_list()) == 1
         require(one, "--data", f"it with seeds {self.seeds}", "one seed, whose training it records")
+
+    def dependent(self) -> dict[str, tuple[bool, str, Any]]:
+        """Add what a recording needs."""
+        return {**super().dependent(), "stages": (self.data is not None, "it with --data only", 50)}
 
 
 @dataclass(frozen=True)
@@ -393,8 +417,8 @@ class EvaluateConfig:
     """Episodes of each seed."""
     epsilon: float = 0.001
     """Probability of a random action."""
-    num_envs: int = 10
-    """Environments of each seed that are stepped together."""
+    num_envs: int | None = None
+    """Environments of each seed that are stepped together, at most one per episode [10, if there are so many]."""
     seed: int = 0
     """Seed of the evaluation: other seeds play other episodes."""
     out: Path | None = None
@@ -406,7 +430,8 @@ class EvaluateConfig:
 
     def __post_init__(self) -> None:
         require(self.episodes >= 1, "--episodes", self.episodes, "at least 1")
-        require(self.num_envs >= 1, "--num-envs", self.num_envs, "at least 1")
+        found, most = self.num_envs, self.episodes
+        require(found is None or 1 <= found <= most, "--num-envs", found, f"1 to {most}, as many as episodes")
         require(0 <= self.epsilon <= 1, "--epsilon", self.epsilon, "between 0 and 1")
         require(self.seed >= 0, "--seed", self.seed, "0 or more")
 

@@ -35,8 +35,9 @@ class FeatureEnv(VectorWrapper[Any, Any, Any]):
         if not scale > 0:
             raise UserError(f"scale: found {scale}, expected more than 0")
         self._encoder, self._factor = encoder, 1.0 / scale
-        # Encoders end in a ReLU, so features are at least 0; there is no upper bound.
-        self.single_observation_space = Box(0.0, np.inf, (encoder.num_features,), np.float32)
+        # What ends in a ReLU is at least 0; a projection, which self-predictive encoders end in, can be anything.
+        lowest = 0.0 if encoder.encoder.readout == "relu" else -np.inf
+        self.single_observation_space = Box(lowest, np.inf, (encoder.num_features,), np.float32)
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:

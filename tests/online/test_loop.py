@@ -1,6 +1,5 @@
 """The online loop on a rigged encoder and environment: seeds that never mix, exact resumption, options, mistakes."""
 
-import json
 import os
 import signal
 import subprocess
@@ -13,20 +12,18 @@ import numpy as np
 import pytest
 
 from protovalue.cli import main
-from protovalue.config import DqnConfig, EnvOptions, OnlineConfig
-from protovalue.encoder import save_encoder
+from protovalue.config import EnvOptions, OnlineConfig
 from protovalue.envs.registry import make
 from protovalue.errors import UserError
 from protovalue.nets.encoders import make_encoder
 from protovalue.online import linear_dqn, loop, replay
 from protovalue.online.agent import Rule
-from protovalue.online.dqn import PRESETS as DQN_PRESETS
 from protovalue.online.dqn import Dqn
-from protovalue.online.linear_dqn import LinearDqn, train_online
+from protovalue.online.linear_dqn import LinearDqn
 from protovalue.online.loop import Loop, epsilon_at, train
 from protovalue.online.presets import resolve
 from protovalue.pretrain.base import seeded
-from protovalue.runs import read_checkpoint, read_metrics, read_run
+from protovalue.runs import read_checkpoint, read_metrics
 from tests.online.rigged import one_hot
 
 CORRIDOR = "gym/Corridor-v0"
@@ -277,36 +274,6 @@ def test_epsilon_waits_and_goes_down():
     assert epsilon_at(0, 0.01, 0.01, 0, 0) == 0.01
 
 
-def test_the_paper_s_settings():
-    paper = resolve(OnlineConfig(env="atari/Pong", out=Path("x"), encoder="e", preset="paper"), linear_dqn.PRESETS)
-    expected = {
-        "steps": 3_750_000, "epsilon": 0.01, "epsilon_start": 0.01, "n_step": 1, "gamma": 0.99, "batch_size": 32,
-        "learning_rate": 6.25e-5, "adam_epsilon": 1.5e-4, "max_gradient_norm": 10.0, "replay_min": 2000,
-        "replay_size": 1_000_000, "update_every": 1, "updates": 1, "target_every": 2000, "clip_rewards": True,
-        "double": False, "huber": False, "hidden": (), "head": "dqn", "prioritised": False, "feature_scale": "none",
-    }  # fmt: skip
-    assert {name: getattr(paper, name) for name in expected} == expected
-    dopamine = resolve(DqnConfig(env="atari/Pong", out=Path("x"), preset="paper"), DQN_PRESETS)
-    expected = {
-        "encoder": "nature", "epsilon": 0.01, "epsilon_start": 1.0, "epsilon_steps": 250_000, "replay_min": 20_000,
-        "update_every": 4, "target_every": 8_000 // 4, "learning_rate": 6.25e-5, "n_step": 1, "replay_size": 1_000_000,
-    }  # fmt: skip
-    assert {name: getattr(dopamine, name) for name in expected} == expected
-
-
-def test_a_preset_may_know_a_single_environment():
-    presets = {
-        ("small", "*"): {"steps": 1, "n_step": 1, "epsilon": 0.5, "double": True},
-        ("small", "minatar"): {"n_step": 2, "epsilon": 0.4},
-        ("small", "minatar/asterix"): {"epsilon": 0.3, "batch_size": 7},
-        ("paper", "minatar/asterix"): {"epsilon": 0.2},
-    }
-    found = resolve(DqnConfig(env="minatar/asterix", out=Path("x"), double=False), presets)
-    assert (found.steps, found.n_step, found.epsilon, found.batch_size, found.double) == (1, 2, 0.3, 7, False)
-    found = resolve(DqnConfig(env="minatar/breakout", out=Path("x")), presets)
-    assert (found.n_step, found.epsilon, found.batch_size, found.double) == (2, 0.4, 32, True)
-
-
 def test_memory_is_printed_and_refused_before_anything_is_written(tmp_path, monkeypatch, capsys):
     flags = f"online --encoder random:minatar:1 --env minatar/breakout --seeds 0-8 --steps 90 --out {tmp_path}/r"
     monkeypatch.setattr(replay, "available_memory", lambda: 100)
@@ -329,95 +296,8 @@ def test_a_replay_folder_belongs_to_one_run(tmp_path):
     assert sorted(path.name for path in (tmp_path / "replay").iterdir()) == ["lock"]
 
 
-@pytest.fixture
-def encoder(tmp_path):
-    made = make_encoder("minatar", (1, 10, 10, 4), 1, seeded(5, 0))
-    about = {"env_id": "minatar/breakout", "summary": {"feature_rms": 0.25}}
-    save_encoder(tmp_path / "encoder", made, "minatar", 1, about, ["card"])
-    return tmp_path / "encoder"
-
-
-@pytest.mark.parametrize(
-    ("flags", "expected"),
-    [
-        ("--encoder E --env minatar/asterix", "was trained on minatar/breakout, expected minatar/asterix"),
-        ("--encoder E --env minatar/freeway", "is for observations (1, 10, 10, 4), expected (1, 10, 10, 7)"),
-        ("--encoder E --env minatar/breakuot", "did you mean 'minatar/breakout'?"),
-        ("--encoder E --env minatar/breakout --seeds 0-3,2", "--seeds: found 2 twice in '0-3,2', expected each"),
-        ("--encoder E --env minatar/breakout --seeds 3-1", "--seeds: found '3-1', expected a range that goes up"),
-        ("--encoder E --env minatar/breakout --seeds one", "--seeds: found 'one', expected numbers and ranges"),
-        ("--encoder nowhere --env minatar/breakout", "nowhere: no encoder here"),
-        ("--encoder random:impala --env minatar/breakout", "expected random:impala|nature|minatar:WIDTH"),
-        ("--encoder E --env minatar/breakout --replay-size 10", "--replay-size: found 10, expected at least"),
-        ("--encoder E --env minatar/breakout --head c51 --huber", "--huber: found it together with --head c51"),
-        ("--encoder E --env minatar/breakout --epsilon 2", "--epsilon: found 2.0, expected between 0 and 1"),
-    ],
-)  # fmt: skip
-def test_a_mistake_is_one_line(flags, expected, encoder, tmp_path, capsys):
-    command = f"online {flags} --out {tmp_path}/r".replace("--encoder E", f"--encoder {encoder}")
-    assert main(command.split()) == 2
-    printed = capsys.readouterr()
-    assert expected in printed.err
-    assert printed.err.splitlines()[-1].startswith("pvn: ")
-    assert not (tmp_path / "r").exists()
-
-
-def test_another_config_or_encoder_in_the_same_folder_is_refused(encoder, tmp_path, capsys):
-    flags = f"--env minatar/breakout --steps 30 --replay-min 10 --replay-size 50 --out {tmp_path}/r"
-    assert main(f"online --encoder {encoder} {flags}".split()) == 0
-    capsys.readouterr()
-    assert main(f"online --encoder {encoder} {flags} --double".split()) == 2
-    assert "holds a run with another config: double True (the run has False)" in capsys.readouterr().err
-    assert main(f"online --encoder random:minatar:1 {flags}".split()) == 2
-    assert "encoder_checksum" in capsys.readouterr().err
-
-
-def test_the_feature_scale_is_the_encoder_s_own_or_a_random_policy_s(encoder, tmp_path):
-    def settings(name, **changes):
-        return OnlineConfig(
-            env="minatar/breakout", out=tmp_path / name, steps=12, replay_min=10, replay_size=20, **changes
-        )
-
-    stored = train_online(settings("a", encoder=str(encoder)), quiet=True)
-    assert read_run(stored)["config"]["feature_divisor"] == 0.25
-    none = train_online(settings("b", encoder=str(encoder), feature_scale="none"), quiet=True)
-    assert read_run(none)["config"]["feature_divisor"] == 1.0
-    env = make("minatar/breakout")
-    random = linear_dqn.find_encoder("random:minatar:1:5", env)
-    scale = linear_dqn.feature_scale(random, env)
-    assert scale == linear_dqn.feature_scale(random, env)
-    obs = linear_dqn.random_observations(env)
-    assert obs.shape == (512, 1, 10, 10, 4)
-    assert scale == pytest.approx(float(random.features(obs).square().mean().sqrt()))
-    same = linear_dqn.find_encoder(str(encoder), env)  # the encoder folder holds the same initialisation
-    np.testing.assert_array_equal(same.features(obs[:8]), random.features(obs[:8]))
-
-
-def test_the_transfer_to_another_game_can_be_allowed(encoder, tmp_path):
-    flags = f"--encoder {encoder} --env minatar/asterix --other-game --steps 20 --replay-min 10 --replay-size 50"
-    assert main(f"online {flags} --out {tmp_path}/r".split()) == 0
-    assert json.loads((tmp_path / "r" / "done.json").read_text())["steps"] == 20
-
-
 def test_a_loss_that_is_not_finite_stops_the_run(tmp_path, monkeypatch):
     monkeypatch.setattr(loop, "WATCH_EVERY", 1)
     settings = config(tmp_path / "r", learning_rate=1e38)
     with pytest.raises(UserError, match="is not finite; .*; try a smaller --learning-rate"):
         run(replace(settings, n_step=1))
-
-
-def test_the_environment_is_the_encoder_s_own_with_the_options_of_its_data(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    assert (
-        main(["collect", "minatar/breakout", "--sticky", "0.3", "--stack", "2", "--steps", "200", "--out", "data"]) == 0
-    )
-    assert main(["pretrain", "--method", "bc", "--data", "data", "--steps", "2", "--out", "enc"]) == 0
-    common = ["online", "--encoder", "enc", "--steps", "30", "--replay-min", "5"]
-    assert main([*common, "--out", "own"]) == 0
-    recorded = read_run(tmp_path / "own")["config"]
-    assert recorded["env"] == "minatar/breakout"
-    assert (recorded["options"]["sticky"], recorded["options"]["stack"]) == (0.3, 2)
-    assert main([*common, "--sticky", "0", "--out", "other"]) == 0
-    assert read_run(tmp_path / "other")["config"]["options"]["sticky"] == 0
-    assert main(["online", "--encoder", "random:minatar:1", "--out", "none"]) == 2
-    assert "--env: missing" in capsys.readouterr().err

@@ -152,7 +152,7 @@ def evaluate_run(config: EvaluateConfig, quiet: bool = False) -> dict[str, Any]:
     """Play episodes with the agents of a run, write the result and return it."""
     if config.env is not None:
         _import_environment(config.env, config.run)
-    each = min(config.num_envs, config.episodes)
+    each = config.num_envs or min(10, config.episodes)
     env, agent, seeds, steps = load_agent(config.run, each)
     film: list[NDArray[Any]] | None = [] if config.video else None
     played = play(env, agent, seeds, config.episodes, config.epsilon, config.seed, film, quiet)

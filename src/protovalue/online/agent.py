@@ -40,8 +40,9 @@ class Rule:
 
     @classmethod
     def of(cls, config: AgentConfig) -> Self:
-        """Take a resolved config's fields."""
-        return cls(**{field.name: getattr(config, field.name) for field in fields(cls)})
+        """Take a resolved config's fields; those that do not apply are None there."""
+        found = {field.name: getattr(config, field.name) for field in fields(cls)}
+        return cls(**{name: value for name, value in found.items() if value is not None})
 
 
 class Heads(nn.Module):
@@ -123,8 +124,11 @@ class Agent(nn.Module):
         """Map observations (S * E, stack, *frame_shape), E of each seed in turn, to features (S, E, k)."""
         raise NotImplementedError
 
-    def items(self, obs: NDArray[Any], features: Tensor) -> NDArray[Any]:
-        """Return what the replay stores of observations (S, ...) and their features (S, 1, k)."""
+    def items(self, obs: NDArray[Any]) -> tuple[NDArray[Any], Tensor | None]:
+        """Return what the replay stores of observations (S, ...), and their features (S, 1, k) if they do not change.
+
+        Where they are None, whoever acts on the observations must `see` them with the parameters of that moment.
+        """
         raise NotImplementedError
 
     def features_of(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor | None]:

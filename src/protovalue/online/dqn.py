@@ -15,12 +15,11 @@ from protovalue.envs.base import Env
 from protovalue.envs.registry import import_module_of, make
 from protovalue.nets.encoders import Encoder, make_encoder
 from protovalue.online.agent import Agent, Rule
-from protovalue.online.loop import choose_device, print_summary, train
+from protovalue.online.loop import choose_device, print_summary, recorded_fields, train
 from protovalue.online.presets import Presets, resolve
 from protovalue.online.record import Recorder
 from protovalue.online.replay import Batch
 from protovalue.pretrain.base import seeded
-from protovalue.runs import config_fields
 
 PRESETS: Presets = {
     # Dopamine's DQN. Its target network is copied every 8,000 agent steps: with an update every 4 steps, 2,000 updates.
@@ -113,10 +112,9 @@ class Dqn(Agent):
         grouped = obs.reshape(self.num_seeds, -1, *obs.shape[1:])
         return self._encode(self.encoders, grouped)
 
-    def items(self, obs: NDArray[Any], features: Tensor) -> NDArray[Any]:
-        """Return the newest frames (S, *frame_shape)."""
-        newest: NDArray[Any] = obs[:, -1]
-        return newest
+    def items(self, obs: NDArray[Any]) -> tuple[NDArray[Any], Tensor | None]:
+        """Return the newest frames (S, *frame_shape); their features change with every update."""
+        return obs[:, -1], None
 
     def features_of(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor | None]:
         """Encode the sampled frames: x with gradient, x' with the target's encoders."""
@@ -140,6 +138,7 @@ def train_dqn(config: DqnConfig, quiet: bool = False) -> Path:
     if config.data is None:
         return train(config, recorded, env, agent, quiet=quiet)
     assert config.steps is not None
+    assert config.stages is not None
     recorder = Recorder(config.data, env, config.steps, config.stages, config.seed_list()[0])
     return train(config, recorded, env, agent, recorder, quiet)
 
@@ -157,4 +156,4 @@ def prepare(config: DqnConfig) -> tuple[Env, Agent, dict[str, Any]]:
     shape = env.single_observation_space.shape
     encoders = [make_encoder(config.encoder, shape, config.width, seeded(seed, 0)) for seed in seeds]
     agent = Dqn(Rule.of(config), seeds, env.num_actions, encoders, device=choose_device(config))
-    return env, agent, {**config_fields(config), "kind": "dqn"}
+    return env, agent, {**recorded_fields(config, env), "kind": "dqn"}

@@ -1,6 +1,7 @@
 """Linear DQN on frozen features: Q(x, a) = phi(x)^T w_a + b_a, the paper's measure of a representation."""
 
 import hashlib
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from protovalue.config import EnvOptions, OnlineConfig
+from protovalue.config import OnlineConfig
 from protovalue.encoder import FrozenEncoder, load_encoder
 from protovalue.envs.base import Env
 from protovalue.envs.registry import import_module_of, make, same
@@ -19,11 +20,10 @@ from protovalue.errors import UserError
 from protovalue.nets.encoders import ENCODERS, make_encoder
 from protovalue.online.agent import Agent, Rule
 from protovalue.online.dqn import Dqn
-from protovalue.online.loop import choose_device, print_summary, train
+from protovalue.online.loop import choose_device, print_summary, recorded_fields, train
 from protovalue.online.presets import Presets, resolve
 from protovalue.online.replay import Batch
 from protovalue.pretrain.base import seeded
-from protovalue.runs import config_fields
 
 PRESETS: Presets = {
     # The paper's table of online hyperparameters. 3.75M agent steps are 15M frames. The copy of the target network
@@ -90,10 +90,10 @@ class LinearDqn(Agent):
         features: Tensor = self.encoder(torch.from_numpy(obs).to(self.theta.device)).mul_(self._factor)
         return features.view(self.num_seeds, -1, features.shape[1])
 
-    def items(self, obs: NDArray[Any], features: Tensor) -> NDArray[Any]:
-        """Return the features to store (S, k)."""
-        stored: NDArray[Any] = features[:, 0].cpu().numpy().astype(self._dtype)
-        return stored
+    def items(self, obs: NDArray[Any]) -> tuple[NDArray[Any], Tensor | None]:
+        """Return the features to store (S, k) and those to act on: one pass for both."""
+        features = self.see(obs)
+        return features[:, 0].cpu().numpy().astype(self._dtype), features
 
     def features_of(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor | None]:
         """Return the stored features; frozen, so the same for the target network."""
@@ -106,20 +106,47 @@ def train_online(config: OnlineConfig, quiet: bool = False) -> Path:
     import_module_of(config.env)  # as given: one that the encoder's file names is not
     config = resolve(with_environment(config), PRESETS)
     env, agent, recorded = prepare(config)
+    if not quiet and (other := other_options(config.encoder, env)):
+        print(other, file=sys.stderr)
     return train(config, recorded, env, agent, quiet=quiet)
 
 
 def with_environment(config: OnlineConfig) -> OnlineConfig:
-    """Fill in the environment that the encoder was trained for, with the options of its data, if none is given."""
-    if config.env:
-        return config
+    """Fill in what the encoder decides where nothing is given: the environment's id, and the frames of an observation.
+
+    No other option comes from the encoder's data: agents on all encoders, random ones too, play the same game.
+    """
     if config.encoder.startswith(RANDOM):
-        raise UserError(f"--env: missing; {config.encoder} is an encoder for any environment")
-    about = load_encoder(Path(config.encoder)).about
-    if about.get("env_id") is None:
+        if not config.env:
+            raise UserError(f"--env: missing; {config.encoder} is an encoder for any environment")
+        return config
+    encoder = load_encoder(Path(config.encoder))
+    if not config.env and encoder.about.get("env_id") is None:
         raise UserError(f"--env: missing; {config.encoder} does not say which environment it is for")
-    options = EnvOptions(**{**about.get("env_options", {}), **config.options.given()})
-    return replace(config, env=about["env_id"], options=options)
+    stack = encoder.observation_shape[0] if config.options.stack is None else config.options.stack
+    return replace(config, env=config.env or encoder.about["env_id"], options=replace(config.options, stack=stack))
+
+
+def other_options(encoder: str, env: Env) -> str | None:
+    """Return a line that says in which options the data of an encoder and the agents' environment differ, if any."""
+    about = {} if encoder.startswith(RANDOM) else load_encoder(Path(encoder)).about
+    if not about.get("config", {}).get("data"):  # made without data
+        return None
+    data = about.get("env_options", {})
+    differ = [name for name in data if name in env.options and data[name] != env.options[name]]
+    if not differ:
+        return None
+    collected, played = (", ".join(f"{n} {options[n]}" for n in differ) for options in (data, env.options))
+    flags = " ".join(_flag(name, data[name]) for name in differ if data[name] is not None)
+    change = f" ({flags} to change)" if flags else ""
+    return f"{encoder}: the data was collected with {collected}; agents play with {played}{change}"
+
+
+def _flag(name: str, value: Any) -> str:
+    flag = name.replace("_", "-")
+    if isinstance(value, bool):
+        return f"--{flag}" if value else f"--no-{flag}"
+    return f"--{flag} {value}"
 
 
 def online_command(config: OnlineConfig) -> None:
@@ -134,7 +161,7 @@ def prepare(config: OnlineConfig) -> tuple[Env, Agent, dict[str, Any]]:
     device = choose_device(config)
     encoder = find_encoder(config.encoder, env, config.other_game).to(device)
     scale = feature_scale(encoder, env) if config.feature_scale == "rms" else 1.0
-    recorded = {**config_fields(config), "kind": "online", "feature_divisor": scale}
+    recorded = {**recorded_fields(config, env), "kind": "online", "feature_divisor": scale}
     recorded["encoder_checksum"] = encoder_checksum(encoder)
     if not config.encoder.startswith(RANDOM):
         recorded["encoder"] = str(Path(config.encoder).absolute())  # so that the agent can be loaded from anywhere

@@ -25,7 +25,7 @@ from protovalue.online.priorities import Priorities
 from protovalue.online.record import Recorder
 from protovalue.online.replay import Layout, Replay, check_room, gibibytes
 from protovalue.progress import ProgressBar
-from protovalue.runs import CONFIG, Checkpoint, Run, read_run
+from protovalue.runs import CONFIG, DONE, Checkpoint, Run, config_fields, read_run
 
 # What may differ when a run is resumed: where things lie and how long it goes on, not what is computed.
 MAY_CHANGE = ("out", "encoder", "steps", "device", "threads", "log_every", "keep_replay", "data")
@@ -141,9 +141,12 @@ class Loop:
         self._recent: list[list[float]] = [[] for _ in self.seeds]  # the last RECENT returns
         self._totals = torch.zeros(3, count, device=agent.theta.device)  # loss, value, gradient norm: sums since then
         self._summed = 0
-        self._features: Tensor
+        self._obs: NDArray[Any]  # to act on
+        self._features: Tensor | None  # of these; None where updates change them
         if checkpoint and self.step >= self.steps:
             self._restore_agent(checkpoint)
+            if not (run.path / DONE).exists():  # killed between the last checkpoint and the end: the data set is open
+                self._restore_recorder(checkpoint)
             return
         self._slack, self._folder = room.slack, config.replay_dir or run.path / REPLAY
         self._replay = Replay(count, room.capacity, room.layout, room.slack, config.replay_dir)
@@ -186,7 +189,8 @@ class Loop:
     def act(self) -> None:
         """Take one step in every environment and store it."""
         config, agent = self.config, self._agent
-        greedy = agent.values(self._features)[:, 0].argmax(dim=1).cpu().numpy()
+        seen = agent.see(self._obs) if self._features is None else self._features
+        greedy = agent.values(seen)[:, 0].argmax(dim=1).cpu().numpy()
         uniform = self._explore(self.step)
         epsilon = epsilon_at(
             self.step,
@@ -198,9 +202,8 @@ class Loop:
         anything = (uniform[:, 1] * agent.num_actions).astype(np.int64)
         actions = np.where(uniform[:, 0] < epsilon, anything, greedy)
         obs, rewards, terminated, truncated, info = self._env.step(actions)
-        features = agent.see(obs)
-        items = agent.items(obs, features)
-        final = agent.items(info["final_obs"], agent.see(info["final_obs"])) if truncated.any() else items
+        items, features = agent.items(obs)
+        final = agent.items(info["final_obs"])[0] if truncated.any() else items
         learned = np.clip(rewards, -1, 1) if config.clip_rewards else rewards
         self._replay.add(actions, learned, terminated, truncated, items, final)
         if self._priorities is not None:
@@ -266,10 +269,10 @@ class Loop:
     def _begin(self) -> None:
         """Start every environment."""
         self._obs, _ = self._env.reset(seed=environment_seeds(self.seeds, TRAIN))
-        self._features = self._agent.see(self._obs)
-        self._replay.begin(self._agent.items(self._obs, self._features))
+        items, self._features = self._agent.items(self._obs)
+        self._replay.begin(items)
         if self._recorder:
-            self._recorder.open(0)
+            self._recorder.open()
             self._recorder.begin(self.step, self._obs[0, -1])
 
     def _restore_agent(self, checkpoint: Checkpoint) -> None:
@@ -291,18 +294,20 @@ class Loop:
         else:
             self._obs, _ = self._env.reset(seed=environment_seeds(self.seeds, TRAIN, self.step))
             self._replay.cut()
-        self._features = self._agent.see(self._obs)
+        items, self._features = self._agent.items(self._obs)
         if not going_on:
-            self._replay.begin(self._agent.items(self._obs, self._features))
+            self._replay.begin(items)
         if self._priorities is not None:
             self._priorities.load(checkpoint.tensors)
             self._priorities.follow()
+        self._restore_recorder(checkpoint)
+        if self._recorder and not going_on:
+            self._recorder.end(End.CUT)
+            self._recorder.begin(self.step, self._obs[0, -1])
+
+    def _restore_recorder(self, checkpoint: Checkpoint) -> None:
         if self._recorder:
-            self._recorder.open(state["episodes"])
-            self._recorder.load(self._obs[0, -1], own_tensors(checkpoint.tensors, "record."))
-            if not going_on:
-                self._recorder.end(End.CUT)
-                self._recorder.begin(self.step, self._obs[0, -1])
+            self._recorder.resume(checkpoint.state["episodes"], own_tensors(checkpoint.tensors, "record."))
 
     def _record(self, recorder: Recorder, action: int, reward: float, terminated: bool, info: dict[str, Any]) -> None:
         ended = "_final_obs" in info and bool(info["_final_obs"][0])
@@ -378,7 +383,7 @@ def _layout(agent: Agent, env: Env, config: AgentConfig) -> Layout:
     """Ask the agent what it stores: whole observations as features, or the newest frame of a stack."""
     shape = env.single_observation_space.shape
     blank = np.zeros((len(config.seed_list()), *shape), env.single_observation_space.dtype)
-    item = agent.items(blank, agent.see(blank))
+    item, _ = agent.items(blank)
     frames = item.shape[1:] == shape[1:] and item.dtype == blank.dtype
     half = item.dtype == np.float16 and config.clip_rewards  # clipped rewards are as small as features
     reward = np.float16 if half else np.float32
@@ -401,6 +406,11 @@ def choose_device(config: AgentConfig) -> str:
     return "cuda" if config.device != "cpu" and torch.cuda.is_available() else "cpu"
 
 
+def recorded_fields(config: AgentConfig, env: Env) -> dict[str, Any]:
+    """Return a resolved config for config.json, with all options of its environment: defaults may change one day."""
+    return config_fields(replace(config, options=EnvOptions(**env.options)))
+
+
 def config_from(cls: type[C], recorded: Mapping[str, Any], **changes: Any) -> C:
     """Make a config of a run's config.json again."""
     known = {field.name: recorded[field.name] for field in fields(cls) if field.name in recorded}
@@ -409,7 +419,11 @@ def config_from(cls: type[C], recorded: Mapping[str, Any], **changes: Any) -> C:
     for name in ("out", "replay_dir", "data"):
         if known.get(name) is not None:
             known[name] = Path(known[name])
-    return replace(cls(**known), **changes)
+    dependent = {name: known.pop(name) for name in ("atoms", "value_range", "replay_dtype", "stages") if name in known}
+    config = cls(**known)
+    # Older runs recorded these also where they did not apply.
+    used = {name: value for name, value in dependent.items() if config.dependent()[name][0]}
+    return replace(config, **used, **changes)
 
 
 def own_tensors(tensors: Mapping[str, NDArray[Any]], owner: str = "agent.") -> dict[str, NDArray[Any]]:

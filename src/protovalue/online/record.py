@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from protovalue.config import CollectConfig, DqnConfig
@@ -32,20 +33,31 @@ class Recorder:
         self._writer: DatasetWriter | None = None
         self._buffer: EpisodeBuffer | None = None
 
-    def check(self) -> None:
-        """Refuse a folder with a data set that is finished or of another run."""
-        if (self._folder / fmt.MANIFEST).exists():
-            manifest = open_dataset(self._folder).folders[0].manifest
-            ours = all({**source, "first_episode": 0} == {**self._source, "first_episode": 0}
-                       for source in manifest.provenance)  # fmt: skip
-            if manifest.complete or not ours:
-                raise UserError(f"{self._folder}: holds a data set that this run did not begin; choose another folder")
+    def check(self, keep: int | None = None) -> None:
+        """Refuse a folder with a data set of another run, or with less than the `keep` episodes of a checkpoint.
 
-    def open(self, keep: int) -> None:
-        """Begin to write, after the first `keep` episodes that are already there."""
-        if keep == 0:
-            self.check()
+        To begin (None), a data set that is finished is refused too.
+        """
+        manifest = open_dataset(self._folder).folders[0].manifest if (self._folder / fmt.MANIFEST).exists() else None
+        ours = manifest is None or manifest.provenance == [{**self._source, "first_episode": 0}]
+        if not ours or (keep is None and manifest is not None and manifest.complete):
+            raise UserError(f"{self._folder}: holds a data set that this run did not begin; choose another folder")
+        found = manifest.episodes if manifest else 0
+        if keep and found < keep:
+            raise UserError(f"{self._folder}: found {found} episodes, expected the {keep} that the run has recorded")
+
+    def open(self) -> None:
+        """Begin to write."""
+        self.check()
+        self._writer = DatasetWriter(self._folder, manifest_of(self._env), self._source, 0)
+
+    def resume(self, keep: int, state: Mapping[str, Array]) -> None:
+        """Go back to what `save` returned at a checkpoint: after `keep` episodes, and within the one under way."""
+        self.check(keep)
         self._writer = DatasetWriter(self._folder, manifest_of(self._env), self._source, keep)
+        self.begin(0, np.zeros(self._env.frame_shape, self._env.single_observation_space.dtype))
+        assert self._buffer is not None
+        self._buffer.load(state)
 
     def begin(self, step: int, frame: Array) -> None:
         """Start an episode at the training step `step`."""
@@ -68,12 +80,6 @@ class Recorder:
         assert self._buffer is not None
         self._writer.commit()
         return self._writer.manifest.episodes, self._buffer.state()
-
-    def load(self, frame: Array, state: Mapping[str, Array]) -> None:
-        """Go on with the episode that was under way at a checkpoint; `frame` is any frame."""
-        self.begin(0, frame)
-        assert self._buffer is not None
-        self._buffer.load(state)
 
     def close(self, complete: bool) -> None:
         """Stop writing; `complete` keeps the episode under way, marked as cut, and marks the data set as whole."""

@@ -563,6 +563,7 @@ def _check_configs(source: Source, study: Study) -> None:
         paths = {name: ["data", name] for name in study.data.settings}
         if study.data.kind == "collect":
             config: type[Any] = DqnConfig if study.data.policy == DQN else CollectConfig
-            build(source, paths, config, {**place, **study.data.settings})
+            recording = {"data": PLACE} if study.data.policy == DQN else {}
+            build(source, paths, config, {**place, **recording, **study.data.settings})
         elif study.data.kind in IMPORTS:
             build(source, paths, IMPORTS[study.data.kind], {"out": PLACE, "source": ("x",), **study.data.settings})

@@ -227,6 +227,7 @@ class _Planner:
 
     def dqn_config(self, env: str, seed: int, given: Mapping[str, Any], variant: Variant) -> DqnConfig:
         threads = self.study.threads
+        given = {name: value for name, value in given.items() if name != "stages"}  # of the data set, not of the agent
         return DqnConfig(env=env, out=Path(), seeds=str(seed), threads=threads, options=variant.options, **given)
 
     def dqn_content(self, env: str, config: DqnConfig, variant: Variant) -> dict[str, Any]:
@@ -241,14 +242,15 @@ class _Planner:
             shared = self.study.environments[env]
             same = (self.dqn_config(env, seed, data.settings, shared) for seed in self.study.seeds.data)
             recorded = any(self.dqn_content(env, one, shared) == content for one in same)
-        mark = address(DQN, {**content, "recorded": recorded})
+        stages = {"stages": data.settings["stages"]} if recorded and data and "stages" in data.settings else {}
+        mark = address(DQN, {**content, "recorded": recorded, **stages})
         folder = f"dqn/{_game(env)}-x{resolved.width}-s{config.seeds}-{mark}"
         config = replace(config, out=self.root / folder)
         expect: dict[str, Any] = {"steps": resolved.steps, "seeds": 1, "address": mark}
         expect["env_options"] = dict(variant.resolved)
         if recorded:
             expect |= {"data": f"data/{_game(env)}-dqn-{config.seeds}-{mark}", "transitions": resolved.steps}
-            config = replace(config, data=self.root / expect["data"])
+            config = replace(config, data=self.root / expect["data"], **stages)
         command = ("pvn", "dqn", *words(config, (), ("env", "seeds")))
         rate = self.agent_rate(DQN, env, resolved.encoder, resolved.width, 1)
         self.add(Stage(folder, DQN, folder, command, (), expect, False, rate, resolved.steps or 0))

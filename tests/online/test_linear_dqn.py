@@ -1,0 +1,208 @@
+"""Linear agents on encoders of a folder or drawn at random: what fits, what they play, how features are scaled."""
+
+import json
+
+import numpy as np
+import pytest
+
+from protovalue.cli import main
+from protovalue.config import EvaluateConfig, OnlineConfig
+from protovalue.data.importing import atari_manifest
+from protovalue.encoder import save_encoder
+from protovalue.envs import minatar
+from protovalue.envs.registry import make
+from protovalue.evaluate.episodes import evaluate_run
+from protovalue.nets.encoders import make_encoder
+from protovalue.online import linear_dqn
+from protovalue.online.linear_dqn import train_online, with_environment
+from protovalue.pretrain.base import seeded
+from protovalue.runs import read_run
+
+
+@pytest.fixture
+def encoder(tmp_path):
+    made = make_encoder("minatar", (1, 10, 10, 4), 1, seeded(5, 0))
+    about = {"env_id": "minatar/breakout", "summary": {"feature_rms": 0.25}}
+    save_encoder(tmp_path / "encoder", made, "minatar", 1, about, ["card"])
+    return tmp_path / "encoder"
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ("--encoder E --env minatar/asterix", "was trained on minatar/breakout, expected minatar/asterix"),
+        ("--encoder E --env minatar/freeway", "is for observations (1, 10, 10, 4), expected (1, 10, 10, 7)"),
+        ("--encoder E --env minatar/breakuot", "did you mean 'minatar/breakout'?"),
+        ("--encoder E --env minatar/breakout --seeds 0-3,2", "--seeds: found 2 twice in '0-3,2', expected each"),
+        ("--encoder E --env minatar/breakout --seeds 3-1", "--seeds: found '3-1', expected a range that goes up"),
+        ("--encoder E --env minatar/breakout --seeds one", "--seeds: found 'one', expected numbers and ranges"),
+        ("--encoder nowhere --env minatar/breakout", "nowhere: no encoder here"),
+        ("--encoder random:impala --env minatar/breakout", "expected random:impala|nature|minatar:WIDTH"),
+        ("--encoder E --env minatar/breakout --replay-size 10", "--replay-size: found 10, expected at least"),
+        ("--encoder E --env minatar/breakout --head c51 --huber", "--huber: found it together with --head c51"),
+        ("--encoder E --env minatar/breakout --epsilon 2", "--epsilon: found 2.0, expected between 0 and 1"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_one_line(flags, expected, encoder, tmp_path, capsys):
+    command = f"online {flags} --out {tmp_path}/r".replace("--encoder E", f"--encoder {encoder}")
+    assert main(command.split()) == 2
+    printed = capsys.readouterr()
+    assert expected in printed.err
+    assert printed.err.splitlines()[-1].startswith("pvn: ")
+    assert not (tmp_path / "r").exists()
+
+
+def test_another_config_or_encoder_in_the_same_folder_is_refused(encoder, tmp_path, capsys):
+    flags = f"--env minatar/breakout --steps 30 --replay-min 10 --replay-size 50 --out {tmp_path}/r"
+    assert main(f"online --encoder {encoder} {flags}".split()) == 0
+    capsys.readouterr()
+    assert main(f"online --encoder {encoder} {flags} --double".split()) == 2
+    assert "holds a run with another config: double True (the run has False)" in capsys.readouterr().err
+    assert main(f"online --encoder random:minatar:1 {flags}".split()) == 2
+    assert "encoder_checksum" in capsys.readouterr().err
+
+
+def test_the_feature_scale_is_the_encoder_s_own_or_a_random_policy_s(encoder, tmp_path):
+    def settings(name, **changes):
+        return OnlineConfig(
+            env="minatar/breakout", out=tmp_path / name, steps=12, replay_min=10, replay_size=20, **changes
+        )
+
+    stored = train_online(settings("a", encoder=str(encoder)), quiet=True)
+    assert read_run(stored)["config"]["feature_divisor"] == 0.25
+    none = train_online(settings("b", encoder=str(encoder), feature_scale="none"), quiet=True)
+    assert read_run(none)["config"]["feature_divisor"] == 1.0
+    env = make("minatar/breakout")
+    random = linear_dqn.find_encoder("random:minatar:1:5", env)
+    scale = linear_dqn.feature_scale(random, env)
+    assert scale == linear_dqn.feature_scale(random, env)
+    obs = linear_dqn.random_observations(env)
+    assert obs.shape == (512, 1, 10, 10, 4)
+    assert scale == pytest.approx(float(random.features(obs).square().mean().sqrt()))
+    same = linear_dqn.find_encoder(str(encoder), env)  # the encoder folder holds the same initialisation
+    np.testing.assert_array_equal(same.features(obs[:8]), random.features(obs[:8]))
+
+
+def test_the_transfer_to_another_game_can_be_allowed(encoder, tmp_path):
+    flags = f"--encoder {encoder} --env minatar/asterix --other-game --steps 20 --replay-min 10 --replay-size 50"
+    assert main(f"online {flags} --out {tmp_path}/r".split()) == 0
+    assert json.loads((tmp_path / "r" / "done.json").read_text())["steps"] == 20
+
+
+MADE = {"sticky": 0.3, "stack": 2, "actions": "full", "max_steps": 500}  # options of the data of the encoder below
+
+
+@pytest.fixture
+def other(tmp_path):
+    """An encoder of stacked frames, from data of another game than the family's default."""
+    made = make_encoder("minatar", (2, 10, 10, 4), 1, seeded(5, 0))
+    about = {
+        "env_id": "minatar/breakout", "env_options": MADE, "config": {"data": ["somewhere"]},
+        "summary": {"feature_rms": 0.25},
+    }  # fmt: skip
+    save_encoder(tmp_path / "other", made, "minatar", 1, about, ["card"])
+    return tmp_path / "other"
+
+
+SHORT = "--steps 8 --replay-min 5 --replay-size 9"
+FAMILY = {"actions": "minimal", "sticky": 0.1, "max_steps": 10_000}
+UNSET = {"frameskip": None, "noop_max": None, "episodic_life": None}
+
+
+@pytest.mark.parametrize(
+    ("flags", "options", "said"),
+    [
+        ("", {**FAMILY, "stack": 2}, "sticky 0.3, actions full, max_steps 500; agents play with sticky 0.1, "
+         "actions minimal, max_steps 10000 (--sticky 0.3 --actions full --max-steps 500 to change)"),
+        ("--env minatar/breakout", {**FAMILY, "stack": 2}, "sticky 0.3, actions full, max_steps 500; agents play"),
+        ("--finetune", {**FAMILY, "stack": 2}, "sticky 0.3, actions full, max_steps 500; agents play"),
+        ("--sticky 0.3 --actions full", {**MADE, "max_steps": 10_000},
+         "max_steps 500; agents play with max_steps 10000 (--max-steps 500 to change)"),
+        ("--env minatar/breakout --sticky 0.3 --actions full --max-steps 500", MADE, None),
+    ],
+)  # fmt: skip
+def test_the_game_is_what_the_command_says_and_only_the_stack_is_the_encoder_s(
+    other, tmp_path, capsys, flags, options, said
+):
+    """Typed or not, the environment has the family's defaults where nothing is set, and evaluation plays the same."""
+    assert main(f"online --encoder {other} {flags} {SHORT} --out {tmp_path}/r".split()) == 0
+    error = capsys.readouterr().err
+    lines = [line for line in error.splitlines() if "the data was collected with" in line]
+    assert len(lines) == (said is not None)
+    if said:
+        assert f"{other}: the data was collected with {said}" in lines[0]
+    recorded = read_run(tmp_path / "r")["config"]
+    assert recorded["env"] == "minatar/breakout"
+    assert recorded["options"] == {**UNSET, **options}
+    assert evaluate_run(EvaluateConfig(tmp_path / "r", 1), quiet=True)["env_options"] == options
+
+
+def test_another_stack_than_the_encoder_s_is_refused(other, tmp_path, capsys):
+    assert main(f"online --encoder {other} --stack 1 {SHORT} --out {tmp_path}/r".split()) == 2
+    assert "is for observations (2, 10, 10, 4), expected (1, 10, 10, 4)" in capsys.readouterr().err
+
+
+def test_a_random_encoder_plays_the_same_game(tmp_path, capsys):
+    assert main(f"online --encoder random:minatar:1 --env minatar/breakout {SHORT} --out {tmp_path}/r".split()) == 0
+    assert "the data was collected" not in capsys.readouterr().err
+    assert read_run(tmp_path / "r")["config"]["options"] == {**UNSET, **FAMILY, "stack": 1}
+    assert main(f"online --encoder random:minatar:1 --out {tmp_path}/none".split()) == 2
+    assert "--env: missing; random:minatar:1 is an encoder for any environment" in capsys.readouterr().err
+
+
+def test_agents_on_rl_unplugged_play_without_sticky_actions(tmp_path):
+    """With and without --env: the public data has sticky actions of 0.25, Atari's default is 0."""
+    manifest = atari_manifest("Pong", "full")
+    assert manifest.env_options["sticky"] == 0.25
+    made = make_encoder("nature", (4, 84, 84), 1, seeded(0, 0))
+    about = {"env_id": manifest.env_id, "env_options": manifest.env_options, "config": {"data": ["rlu"]}}
+    save_encoder(tmp_path / "e", made, "nature", 1, about, ["card"])
+    for name in ("", "atari/Pong"):
+        config = with_environment(OnlineConfig(encoder=str(tmp_path / "e"), env=name, out=tmp_path))
+        env = make(config.env, 1, **config.options.given())
+        assert env.env_id == "atari/Pong"
+        assert env.options == {
+            "actions": "minimal", "sticky": 0.0, "stack": 4, "max_steps": 27_000, "frameskip": 4, "noop_max": 0,
+            "episodic_life": False,
+        }  # fmt: skip
+        assert linear_dqn.other_options(config.encoder, env) == (
+            f"{tmp_path}/e: the data was collected with actions full, sticky 0.25; agents play with actions minimal, "
+            "sticky 0.0 (--actions full --sticky 0.25 to change)"
+        )
+        env.close()
+
+
+def test_what_the_line_says_of_options_that_are_switches_or_unlimited(tmp_path):
+    made = make_encoder("minatar", (1, 10, 10, 4), 1, seeded(0, 0))
+
+    def said(data, played, env_options):
+        about = {"env_id": "x", "env_options": env_options, "config": {"data": data}}
+        save_encoder(tmp_path / "e", made, "minatar", 1, about, ["card"])
+        env = make("minatar/breakout")
+        env.options = played
+        return linear_dqn.other_options(str(tmp_path / "e"), env)
+
+    begin = f"{tmp_path}/e: the data was collected with"
+    assert said(["d"], {"episodic_life": True}, {"episodic_life": False}) == (
+        f"{begin} episodic_life False; agents play with episodic_life True (--no-episodic-life to change)"
+    )
+    assert said(["d"], {"episodic_life": False}, {"episodic_life": True}).endswith("(--episodic-life to change)")
+    assert said(["d"], {"max_steps": 5}, {"max_steps": None}) == (
+        f"{begin} max_steps None; agents play with max_steps 5"
+    )
+    assert said(["d"], {"sticky": 0.5}, {"sticky": 0.5, "frameskip": 4}) is None  # what the game does not have
+    assert said([], {"sticky": 0.5}, {"sticky": 0.1}) is None  # made without data
+
+
+def test_evaluation_plays_what_was_trained_in_also_when_a_default_has_changed(encoder, tmp_path, monkeypatch):
+    config = OnlineConfig(encoder=str(encoder), out=tmp_path / "r", steps=8, replay_min=5, replay_size=9)
+    run = train_online(config, quiet=True)
+    monkeypatch.setitem(minatar.DEFAULTS, "sticky", 0.5)
+    assert make("minatar/breakout").options["sticky"] == 0.5
+    assert evaluate_run(EvaluateConfig(run, 1), quiet=True)["env_options"]["sticky"] == 0.1
+
+
+def test_a_quiet_run_says_nothing(other, tmp_path, capsys):
+    settings = {"steps": 8, "replay_min": 5, "replay_size": 9}
+    train_online(OnlineConfig(encoder=str(other), out=tmp_path / "r", **settings), quiet=True)
+    assert capsys.readouterr() == ("", "")

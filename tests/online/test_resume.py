@@ -1,0 +1,174 @@
+"""What a resumed run repeats: with agents that are greedy, whose encoders learn, stopped right after an update."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from protovalue.config import DqnConfig, EnvOptions, OnlineConfig
+from protovalue.data.format import Manifest
+from protovalue.errors import UserError
+from protovalue.online.dqn import Dqn, train_dqn
+from protovalue.online.linear_dqn import LinearDqn, train_online
+from protovalue.online.loop import Loop
+from protovalue.online.record import Recorder
+from protovalue.online.replay import Layout, Replay
+from protovalue.runs import Run, read_checkpoint
+from tests.online.test_loop import Killed, killed_at, numbers
+
+EVERY = 2  # steps between checkpoints; there is an update in every step, so each of them is right after one
+
+
+def train(kind: str, out: Path, every: int = 20) -> None:
+    """Train an agent that never explores; its steps are so large that an update often changes the best action."""
+    common = {
+        "env": "minatar/breakout", "out": out / "run", "steps": 41, "epsilon": 0.0, "epsilon_start": 0.0,
+        "replay_min": 6, "replay_size": 20, "update_every": 1, "batch_size": 4, "learning_rate": 0.03, "n_step": 1,
+        "target_every": 7, "log_every": 20, "checkpoint_every": every, "keep_replay": True,
+        "options": EnvOptions(max_steps=5),
+    }  # fmt: skip
+    if kind == "dqn":
+        train_dqn(DqnConfig(**common, seeds="3-4"), quiet=True)
+    elif kind == "recorded":
+        train_dqn(DqnConfig(**common, seeds="3", data=out / "data", stages=5), quiet=True)
+    else:
+        train_online(OnlineConfig(**common, seeds="0-1", encoder="random:minatar:1", finetune=kind == "finetune"), True)
+
+
+def recorded(folder: Path) -> dict[str, bytes]:
+    """All bytes of the recorded data set."""
+    return {path.name: path.read_bytes() for path in (folder / "data").iterdir() if path.name != "lock"}
+
+
+def remembered(folder: Path, kind: str) -> list[np.ndarray]:
+    """All that the replay can sample, and the items of the open slots."""
+    written = read_checkpoint(folder / "run").state["written"]
+    if kind == "frozen":
+        layout = Layout((128,), np.float16, 3, reward_dtype=np.float16)
+    else:
+        layout = Layout((10, 10, 4), np.bool_, 3, stack=1)
+    replay = Replay(len(written), 20, layout, 2 * EVERY + 8)
+    replay.load(folder / "run" / "replay", written)
+    found = []
+    for s, (first, end) in enumerate(zip(*replay.window(1), strict=True)):
+        batch = replay.batch(np.tile(np.arange(first, end), (len(written), 1)), 1, 0.9)
+        found += [getattr(batch, name)[s] for name in ("obs", "action", "reward", "discount", "next_obs")]
+    return found
+
+
+def changing_steps(monkeypatch) -> list[int]:
+    """Collect the steps after which features from before the update would lead to another action."""
+    found, real = [], Loop.learn
+
+    def learn(self):
+        agent = self._agent
+        before = agent.see(self._obs).clone()
+        real(self)
+        now, stale = (agent.values(features).argmax(dim=-1) for features in (agent.see(self._obs), before))
+        if not now.equal(stale):
+            found.append(self.step)
+
+    monkeypatch.setattr(Loop, "learn", learn)
+    return found
+
+
+@pytest.mark.parametrize("kind", ["dqn", "finetune", "recorded", "frozen"])
+def test_a_greedy_agent_killed_right_after_an_update_ends_bit_for_bit_like_one_that_was_not(
+    tmp_path, monkeypatch, kind
+):
+    with monkeypatch.context() as patch:
+        noticed = changing_steps(patch)
+        train(kind, tmp_path / "whole", EVERY)
+    if kind == "frozen":
+        assert noticed == []
+        after = [10, 25, 40]
+    else:
+        after = [step for step in noticed if step % EVERY == 0][:3]
+        assert len(after) >= 2
+    killed_at(monkeypatch, kills := [step + 1 for step in after])
+    while kills:
+        with pytest.raises(Killed):
+            train(kind, tmp_path / "cut", EVERY)
+    train(kind, tmp_path / "cut", EVERY)
+    whole, cut = (read_checkpoint(tmp_path / name / "run") for name in ("whole", "cut"))
+    assert whole.tensors.keys() == cut.tensors.keys()
+    for name, array in whole.tensors.items():
+        np.testing.assert_array_equal(cut.tensors[name], array, err_msg=name)
+    assert cut.state == whole.state
+    assert numbers(tmp_path / "cut" / "run") == numbers(tmp_path / "whole" / "run")
+    for found, expected in zip(*(remembered(tmp_path / name, kind) for name in ("cut", "whole")), strict=True):
+        np.testing.assert_array_equal(found, expected)
+    if kind == "recorded":
+        assert recorded(tmp_path / "cut") == recorded(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("kind", ["dqn", "finetune", "frozen"])
+def test_agents_act_on_their_current_parameters_and_see_each_step_once(tmp_path, monkeypatch, kind):
+    cls = LinearDqn if kind == "frozen" else Dqn
+    see, act, add = cls.see, Loop.act, Replay.add
+    passes, truncations, expected, acted = [], [], [], []
+
+    def spy_see(self, obs):
+        passes.append(len(obs))
+        return see(self, obs)
+
+    def spy_act(self):
+        expected.append(self._agent.values(see(self._agent, self._obs))[:, 0].argmax(dim=1).tolist())
+        act(self)
+
+    def spy_add(self, actions, rewards, terminated, truncated, *items):
+        acted.append(actions.tolist())
+        truncations.append(truncated.any())
+        add(self, actions, rewards, terminated, truncated, *items)
+
+    for owner, name, spy in ((cls, "see", spy_see), (Loop, "act", spy_act), (Replay, "add", spy_add)):
+        monkeypatch.setattr(owner, name, spy)
+    train(kind, tmp_path)
+    assert acted == expected
+    assert len(acted) == 41
+    # Frozen: the layout's blank observation, the first one, one for each step, and the last of a truncated episode.
+    assert sum(truncations) > 0
+    assert passes == [2] * (2 + 41 + sum(truncations) if kind == "frozen" else 41)
+
+
+@pytest.mark.parametrize("moment", ["before the data set is closed", "after it"])
+def test_a_recording_killed_at_its_very_end_is_still_completed(tmp_path, monkeypatch, moment):
+    train("recorded", tmp_path / "whole")
+
+    def killed(*args, **kwargs):
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        if moment == "after it":
+            patch.setattr(Run, "finish", killed)
+        else:
+            close = Recorder.close
+            patch.setattr(Recorder, "close", lambda self, complete: killed() if complete else close(self, complete))
+        with pytest.raises(Killed):
+            train("recorded", tmp_path / "cut")
+    assert not (tmp_path / "cut" / "run" / "done.json").exists()
+    train("recorded", tmp_path / "cut")
+    assert recorded(tmp_path / "cut") == recorded(tmp_path / "whole")
+    train("recorded", tmp_path / "cut")  # done: nothing happens
+    assert recorded(tmp_path / "cut") == recorded(tmp_path / "whole")
+
+
+def test_a_recording_goes_on_in_its_own_data_set_only(tmp_path, monkeypatch):
+    killed_at(monkeypatch, [39])
+    with pytest.raises(Killed):
+        train("recorded", tmp_path)
+    (tmp_path / "data").rename(tmp_path / "away")
+    with pytest.raises(UserError, match=r"data: found 0 episodes, expected the \d+ that the run has recorded$"):
+        train("recorded", tmp_path)
+    assert not (tmp_path / "data").exists()
+    (tmp_path / "away").rename(tmp_path / "data")
+    manifest = (tmp_path / "data" / "manifest.json").read_text()
+    other = replace(Manifest.read(tmp_path / "data"), provenance=[{"by": "another", "first_episode": 0}])
+    other.write(tmp_path / "data")
+    with pytest.raises(UserError, match="holds a data set that this run did not begin"):
+        train("recorded", tmp_path)
+    assert Manifest.read(tmp_path / "data") == other
+    (tmp_path / "data" / "manifest.json").write_text(manifest)
+    train("recorded", tmp_path)
+    assert Manifest.read(tmp_path / "data").transitions == 41
