@@ -22,6 +22,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from protovalue import __version__
+from protovalue.envs.minatar_games import VERSION as MINATAR_GAMES
 from protovalue.errors import UserError
 from protovalue.files import (
     FolderLock,
@@ -45,7 +46,7 @@ log = logging.getLogger(__name__)
 CONFIG, METRICS, EVENTS, CHECKPOINTS, DONE = "config.json", "metrics.jsonl", "events", "checkpoints", "done.json"
 TENSORS, STATE = "tensors.safetensors", "state.json"
 FORMAT, VERSION = "protovalue run", 1
-_PACKAGES = ("torch", "numpy", "scipy", "gymnasium", "ale-py", "minatar", "safetensors", "scikit-learn", "zstandard")
+_PACKAGES = ("torch", "numpy", "scipy", "gymnasium", "ale-py", "numba", "safetensors", "scikit-learn", "zstandard")
 
 Tensors = Mapping[str, NDArray[Any]]
 
@@ -66,7 +67,8 @@ def config_fields(config: Any) -> dict[str, Any]:
 def versions() -> dict[str, str]:
     """Return the exact versions that this process runs with."""
     installed = {name: metadata.version(name) for name in _PACKAGES}
-    return {"python": platform.python_version(), "protovalue": __version__, **installed}
+    own = {"python": platform.python_version(), "protovalue": __version__, "minatar": MINATAR_GAMES}
+    return {**own, **installed}
 
 
 @dataclass(frozen=True)

@@ -1,86 +1,145 @@
-"""The five MinAtar games: 10x10 boolean grids with one channel per kind of object."""
+"""The five MinAtar games: 10x10 boolean grids with one channel per kind of object, all stepped by one compiled call."""
 
-from typing import Any
+import operator
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
+from gymnasium.error import ResetNeeded
+from numpy.typing import NDArray
 
-from protovalue.envs.base import Array, PythonEnv
-from protovalue.errors import unknown
-from protovalue.interrupt import deferred
+from protovalue.envs.base import Array, Env, Seeds, StepResult, seed_list
+from protovalue.envs.minatar_games import VERSION
+from protovalue.errors import UserError, unknown
+
+if TYPE_CHECKING:
+    from protovalue.envs.minatar_games.shared import Field, Rules
 
 GAMES = ("asterix", "breakout", "freeway", "seaquest", "space_invaders")
 # MinAtar has no time limit of its own, and a perfect Breakout player never loses: 10,000 steps bound an evaluation.
 DEFAULTS: dict[str, Any] = {"actions": "minimal", "sticky": 0.1, "stack": 1, "max_steps": 10_000}
 
 
-class _MinAtarGame:
-    """One MinAtar game whose action i is the i-th of the chosen action set."""
+class MinAtarEnv(Env):
+    """A vector of one MinAtar game. What a game does depends on its own seed and actions, not on its neighbours."""
 
-    def __init__(self, name: str, sticky: float, actions: str) -> None:
-        with deferred():  # it has an `except:` around its own imports
-            from minatar import Environment
+    def __init__(self, env_id: str, game: str, num_envs: int, options: dict[str, Any]) -> None:
+        from protovalue.envs.minatar_games import shared, stepping  # here and not above, because they import numba
 
-        self._env = Environment(name, sticky_action_prob=sticky)
-        full = actions == "full"
-        self.actions: list[int] = list(range(6)) if full else [int(a) for a in self._env.minimal_action_set()]
-        self.frame_shape: tuple[int, ...] = tuple(self._env.state_shape())
+        rules = cast("Rules", import_module(f"protovalue.envs.minatar_games.{game}"))
+        self._action_set = np.arange(6) if options["actions"] == "full" else np.array(rules.ACTIONS)
+        frame = (shared.SIZE, shared.SIZE, rules.CHANNELS)
+        self._describe(env_id, options, num_envs, frame, np.bool_, len(self._action_set))
+        self._sticky = float(options["sticky"])
+        self._max_steps = -1 if options["max_steps"] is None else int(options["max_steps"])
+        self._fields = shared.COMMON | rules.FIELDS
+        self._step = stepping.compile_step(game, rules)
+        self._games = np.zeros(num_envs, shared.record(rules))
+        self._games["random"] = np.random.SeedSequence().generate_state(num_envs, np.uint64)
+        self._obs = np.zeros((num_envs, self.stack, *frame), np.bool_)
+        self._stacks = self._obs.reshape(num_envs, -1)  # the same memory
+        self._finals = np.zeros(self._stacks.shape, np.bool_)
+        self._begun = False
 
-    def reset(self, seed: int | None) -> Array:
-        if seed is not None:
-            self._env.seed(seed)
-            self._env.last_action = 0
-        self._env.reset()
-        return np.asarray(self._env.state(), np.bool_)
+    def reset(self, *, seed: Seeds = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
+        """Start an episode in every environment; see `seed_list` for seeds."""
+        if options:
+            raise ValueError(f"reset takes no options, found {sorted(options)}")
+        seeds = seed_list(seed, self.num_envs)
+        if seeds is not None:
+            self._games["random"] = np.array(seeds, np.uint64)
+            self._games["last_action"] = 0
+        self._play(True, np.zeros(self.num_envs, np.int64))
+        self._begun = True
+        return self._obs.copy(), {}
 
-    def step(self, action: int) -> tuple[Array, float, bool, bool]:
-        reward, terminated = self._env.act(self.actions[action])
-        return np.asarray(self._env.state(), np.bool_), float(reward), bool(terminated), False
+    def step(self, actions: Array) -> StepResult:
+        """Step every environment; see the package's docstring for what is returned at the end of an episode."""
+        if not self._begun:
+            raise ResetNeeded(f"{self.env_id}: reset comes before the first step")
+        actions = np.asarray(actions, np.int64)
+        if actions.shape != (self.num_envs,):
+            raise ValueError(f"actions of shape {actions.shape} for {self.num_envs} environments")
+        ended, rewards, terminated, truncated = self._play(False, actions)
+        info: dict[str, Any] = {}
+        if ended < 0:
+            raise ValueError(f"actions {actions.tolist()}, expected 0 to {self.num_actions - 1}")
+        if ended > 0:
+            info = {"final_obs": self._finals.reshape(self._obs.shape), "_final_obs": terminated | truncated}
+            self._finals = np.zeros(self._stacks.shape, np.bool_)
+        return self._obs.copy(), rewards, terminated, truncated, info
 
-    def close(self) -> None:
-        pass
+    def _play(
+        self, starting: bool, actions: NDArray[np.int64]
+    ) -> tuple[int, NDArray[np.float32], NDArray[np.bool_], NDArray[np.bool_]]:
+        """Call the compiled loop; return how many episodes ended, and for each game reward, terminated, truncated."""
+        rewards = np.empty(self.num_envs, np.float32)
+        terminated, truncated = np.empty(self.num_envs, np.bool_), np.empty(self.num_envs, np.bool_)
+        ended = self._step(
+            self._games, starting, actions, self._action_set, self._sticky, self._max_steps,
+            self._stacks, rewards, terminated, truncated, self._finals,
+        )  # fmt: skip
+        return ended, rewards, terminated, truncated
 
-    def save_state(self) -> Any | None:
-        game = {name: _plain(value) for name, value in vars(self._env.env).items() if name not in _CONSTANT}
-        kind, keys, position, has_gauss, gauss = self._env.random.get_state()
-        random = [kind, keys.tolist(), position, has_gauss, gauss]
-        return {"game": game, "last_action": int(self._env.last_action), "random": random}
+    def save_state(self) -> Any:
+        """Return all of the games' state as JSON values."""
+        names = ("random", *self._fields)
+        games = [{name: _plain(game[name]) for name in names} for game in self._games]
+        return {"version": VERSION, "games": games, "frames": np.packbits(self._stacks).tobytes().hex()}
 
-    def load_state(self, state: Any) -> None:
-        for name, value in state["game"].items():
-            setattr(self._env.env, name, _restored(value))
-        self._env.last_action = state["last_action"]
-        self._env.random = self._env.env.random = np.random.RandomState()  # one generator for both, as `seed` does
-        kind, keys, *rest = state["random"]
-        self._env.random.set_state((kind, np.array(keys, np.uint32), *rest))
+    def load_state(self, state: Any) -> Array:
+        """Go back to a saved state and return its observations.
 
-
-_CONSTANT = ("channels", "action_map", "random")  # attributes of a game that are not its state
-_ARRAY = "array"
+        Raises:
+            UserError: a state of other games, such as those of the package `minatar`, or one that no game can be in.
+        """
+        found = state.get("version")
+        if found != VERSION:
+            raise UserError(
+                f"{self.env_id}: cannot go on from a state that other games saved: found version {found}, "
+                f"expected {VERSION}; start again in another folder"
+            )
+        try:
+            games = np.zeros_like(self._games)
+            for game, saved in zip(games, state["games"], strict=True):
+                game["random"] = operator.index(saved["random"])
+                for name, field in self._fields.items():
+                    game[name] = _restored(name, field, saved[name])
+            frames = np.frombuffer(bytes.fromhex(state["frames"]), np.uint8)
+            if len(frames) != -(-self._stacks.size // 8):
+                raise ValueError(f"frames: found {len(frames)} bytes, expected {self._stacks.size} bits")
+        except (KeyError, OverflowError, TypeError, ValueError) as error:
+            raise UserError(f"{self.env_id}: the saved state is damaged: {error!r}") from error
+        self._games[:] = games
+        self._stacks[:] = np.unpackbits(frames, count=self._stacks.size).reshape(self._stacks.shape)
+        self._begun = True
+        return self._obs.copy()
 
 
 def _plain(value: Any) -> Any:
-    """Turn a value of a game's attribute into JSON values: numbers, None, lists of them, arrays with their type."""
-    if isinstance(value, np.ndarray):
-        return {_ARRAY: value.tolist(), "dtype": value.dtype.name}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if isinstance(value, np.generic):
+    """Turn a field into JSON values; zeros at the end of an array are left out."""
+    if not value.shape:
         return value.item()
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    raise TypeError(f"a MinAtar game holds {value!r}, which cannot be saved")
+    used = np.flatnonzero(value.reshape(len(value), -1).any(axis=1))
+    return value[: used[-1] + 1 if len(used) else 0].tolist()
 
 
-def _restored(value: Any) -> Any:
-    """Turn what `_plain` returned back."""
-    if isinstance(value, dict):
-        return np.array(value[_ARRAY], value["dtype"])
-    return value
+def _restored(name: str, field: "Field", value: Any) -> NDArray[np.int64]:
+    """Turn what `_plain` returned back, if it is something that the field can be."""
+    array = np.zeros(field.shape, np.int64)
+    if value != [] or not field.shape:
+        given = np.array(value)
+        shorter = given.shape[:1] <= field.shape[:1] and given.shape[1:] == field.shape[1:]
+        if given.ndim != array.ndim or not shorter or given.dtype.kind != "i":
+            raise ValueError(f"{name}: found {value}, expected integers of shape {field.shape}")
+        array[tuple(slice(length) for length in given.shape)] = given
+    if np.any(array < field.low) or np.any(array > field.high):
+        raise ValueError(f"{name}: found {value}, expected {field.low} to {field.high}")
+    return array
 
 
-def make_minatar(env_id: str, game: str, num_envs: int, options: dict[str, Any]) -> PythonEnv:
+def make_minatar(env_id: str, game: str, num_envs: int, options: dict[str, Any]) -> MinAtarEnv:
     """Make `num_envs` of one game; `options` has every key of DEFAULTS."""
     if game not in GAMES:
         raise unknown("environment", env_id, [f"minatar/{name}" for name in GAMES])
-    games = [_MinAtarGame(game, options["sticky"], options["actions"]) for _ in range(num_envs)]
-    return PythonEnv(env_id, options, games, games[0].frame_shape, np.bool_, len(games[0].actions))
+    return MinAtarEnv(env_id, game, num_envs, options)

@@ -16,10 +16,10 @@ from typing import Protocol
 from protovalue.processes import shielded
 from protovalue.study.worker import run_command
 
-# What most stages import, by the server that they are forked from; none of it starts a thread. MinAtar brings seaborn
-# and the optimisers bring torch._dynamo: seconds each, in every stage, if they were not here.
+# What most stages import, by the server that they are forked from; none of it starts a thread. The optimisers bring
+# torch._dynamo and MinAtar's games numba: seconds in every stage, if they were not here.
 _IMPORTED_ONCE = [
-    "minatar",
+    "numba.np.arraymath",
     "protovalue.cli",
     "protovalue.evaluate.episodes",
     "protovalue.online.record",
