@@ -12,7 +12,7 @@ from protovalue.errors import UserError
 from protovalue.online.dqn import train_dqn
 from protovalue.online.loop import Loop
 from protovalue.runs import read_checkpoint
-from tests.online.test_loop import Killed, killed_at
+from tests.online.rigged import Killed, killed_at
 
 
 def config(folder, **changes):
