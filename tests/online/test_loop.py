@@ -1,5 +1,7 @@
 """The online loop by value: when it explores, stores, learns, logs and saves, on environments worked out by hand."""
 
+import os
+import signal
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -12,12 +14,12 @@ from protovalue.config import EnvOptions
 from protovalue.data.sampler import generator_at
 from protovalue.envs.registry import make
 from protovalue.errors import UserError
-from protovalue.files import write_json
+from protovalue.files import FolderLock, write_json
 from protovalue.online import loop, replay
 from protovalue.online.agent import Agent, Rule
 from protovalue.online.linear_dqn import LinearDqn
 from protovalue.online.loop import Loop, Room, choose_device, epsilon_at, print_summary, train
-from protovalue.online.replay import Layout, Replay
+from protovalue.online.replay import LAST, Layout, Replay
 from protovalue.runs import Run, read_metrics, read_run
 from tests.online.rigged import Killed, config, killed_at, one_hot, run
 
@@ -390,3 +392,109 @@ def test_a_replay_folder_belongs_to_one_run(tmp_path):
     owner.unlink()
     run(config(tmp_path / "r", replay_dir=tmp_path / "replay", keep_replay=False))
     assert sorted(path.name for path in (tmp_path / "replay").iterdir()) == ["lock"]
+
+
+def test_the_bar_counts_all_seeds_and_says_the_last_return(tmp_path, monkeypatch):
+    bars = []
+
+    class Bar:
+        def __init__(self, *args):
+            self.args, self.advances = args, []
+            bars.append(self)
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *error):
+            pass
+
+        def advance(self, count, note):
+            self.advances.append((count, note))
+
+    monkeypatch.setattr(loop, "ProgressBar", Bar)
+    settings = counting(tmp_path / "r", log_every=3, checkpoint_every=2, steps=5)
+    killed_at(monkeypatch, [5])
+    with pytest.raises(Killed):
+        go(settings)
+    go(settings)
+    first, second = bars
+    assert first.args == (f"train {COUNTING}", 10, "steps", 0, True)
+    assert first.advances == [(2, ""), (2, ""), (2, "return 2.00"), (2, "return 2.00")]  # 1 and 3
+    assert second.args == (f"train {COUNTING}", 10, "steps", 8, True)
+    assert second.advances == [(2, "return 1.00")]  # the game starts anew with an episode of one step
+
+
+def test_what_was_opened_is_closed(tmp_path, monkeypatch):
+    """The environment and the lock of a replay's folder, also where a run is killed."""
+    closed = []
+    monkeypatch.setattr(type(make(COUNTING)), "close", lambda self: closed.append(self.env_id))
+    settings = counting(tmp_path / "r", replay_dir=tmp_path / "deep" / "replay")
+    killed_at(monkeypatch, [4])
+    with pytest.raises(Killed):
+        go(settings)
+    assert closed == [COUNTING]
+    FolderLock(tmp_path / "deep" / "replay").release()
+    assert (tmp_path / "deep" / "replay" / "owner.txt").read_text() == str(tmp_path / "r")
+    go(settings)
+    assert closed == [COUNTING] * 2
+    FolderLock(tmp_path / "deep" / "replay").release()
+    assert not (tmp_path / "r" / "replay").exists()
+    (tmp_path / "deep" / "replay" / "owner.txt").write_text("/another")
+    with pytest.raises(UserError, match="holds the replay of /another, expected an empty folder"):
+        go(replace(settings, out=tmp_path / "s"))
+    FolderLock(tmp_path / "deep" / "replay").release()
+
+
+def test_an_interrupt_in_the_last_step_is_none(tmp_path, monkeypatch):
+    for at, name in ((25, "last"), (17, "earlier")):
+        real = Loop.act
+
+        def act(self, real=real, at=at):
+            real(self)
+            if self.step == at:
+                os.kill(os.getpid(), signal.SIGINT)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Loop, "act", act)
+            if at == 25:
+                go(counting(tmp_path / name))
+            else:
+                with pytest.raises(KeyboardInterrupt):
+                    go(counting(tmp_path / name))
+        steps = sorted(int(path.name[5:]) for path in (tmp_path / name / "checkpoints").iterdir())
+        assert steps == ([20, 25] if at == 25 else [10, 17])
+
+
+@pytest.mark.parametrize("env", ["gym/Corridor-v0", "minatar/breakout"])
+def test_priorities_of_a_resumed_run(tmp_path, monkeypatch, env):
+    """With 3-step transitions: all that can be sampled have one, also those that became complete by the cut."""
+    settings = config(tmp_path / "r", env=env, prioritised=True, n_step=3, steps=60, seeds="0", checkpoint_every=7)
+    trees, real = [], Loop._restore
+
+    def restore(self, checkpoint):
+        real(self, checkpoint)
+        replay, (first, end) = self._replay, self._replay.window(3)
+        slots = np.arange(first[0], end[0])[None]
+        trees.append((replay.kind(slots) == LAST, self._priorities.tree.get(slots % replay.slots), replay.written[0]))
+
+    monkeypatch.setattr(Loop, "_restore", restore)
+    killed_at(monkeypatch, [45])
+    with pytest.raises(Killed):
+        run(settings)
+    run(settings)
+    ((last, priority, written),) = trees
+    assert ((priority > 0) == ~last).all()
+    assert (written > 42) == (env == "gym/Corridor-v0")  # slots of truncations, and the cut's
+
+
+def test_prioritised_replay_samples_by_the_last_losses(tmp_path, monkeypatch):
+    """The losses of an update become priorities, and the weights reach the update."""
+    updates, weights = [], []
+    monkeypatch.setattr(loop.Priorities, "update", lambda self, slot, loss: updates.append(loss.tolist()))
+    settings = counting(tmp_path / "r", prioritised=True, steps=8)
+    agent = numbered(settings)
+    real = agent.update
+    object.__setattr__(agent, "update", lambda batch, weight: weights.append(weight) or real(batch, weight))
+    go(settings, agent)
+    assert updates == [[[float(n)] * 4, [n + 100.0] * 4] for n in range(3)]
+    assert [weight.tolist() for weight in weights] == [[[1.0] * 4] * 2] * 3  # all priorities are still the same
