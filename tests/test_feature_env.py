@@ -1,15 +1,19 @@
 """FeatureEnv: features in place of observations, and Stable-Baselines3's own agents on it, unchanged."""
 
+from typing import ClassVar
+
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Box
+from gymnasium.spaces import Box, Discrete
+from gymnasium.vector import AutoresetMode, VectorEnv
 
 import protovalue
 from protovalue.config import CollectConfig
 from protovalue.data.collect import collect
 from protovalue.encoder import FrozenEncoder
 from protovalue.errors import UserError
+from protovalue.feature_env import FeatureEnv
 from protovalue.nets.encoders import make_encoder
 from protovalue.pretrain.loop import pretrain
 from protovalue.pretrain.spr import SprConfig
@@ -95,3 +99,104 @@ def test_the_adapter_tells_truncation_from_termination(encoder):
         infos += [info[i] for i in np.flatnonzero(dones)]
     assert {row["TimeLimit.truncated"] for row in infos} == {True}  # four steps are too few to lose the ball
     assert all(row["terminal_observation"].shape == (128,) for row in infos)
+
+
+class Scripted(VectorEnv):
+    """Two environments of one-pixel frames: at step 1 the first terminates, at step 2 the second is truncated."""
+
+    num_envs = 2
+    metadata: ClassVar = {"autoreset_mode": AutoresetMode.SAME_STEP}
+    single_observation_space = Box(0, 255, (1, 10, 10), np.uint8)
+    single_action_space = Discrete(2)
+    seeds: ClassVar[list] = []
+    t = 0
+
+    def obs(self, first, second):
+        return np.stack([np.full((1, 10, 10), value, np.uint8) for value in (first, second)])
+
+    def reset(self, *, seed=None, options=None):
+        self.seeds.append(seed)
+        return self.obs(1, 2), {"fresh": True}
+
+    def step(self, actions):
+        self.t += 1
+        ended = np.array([self.t == 1, self.t == 2])
+        info = {"final_obs": self.obs(30 * self.t, 40 * self.t), "_final_obs": ended} if self.t < 3 else {}
+        rewards = np.array([0.5, -0.5]) * self.t
+        return self.obs(10 * self.t, 20 * self.t), rewards, ended & (self.t == 1), ended & (self.t == 2), info
+
+
+@pytest.fixture
+def scripted():
+    made = make_encoder("minatar", (1, 10, 10), 1, torch.Generator().manual_seed(1))
+    inner = FrozenEncoder(made, {})
+    Scripted.seeds.clear()
+    return FeatureEnv(Scripted(), inner), inner
+
+
+def test_each_step_of_a_scripted_environment(scripted):
+    env, inner = scripted
+
+    def expected(first, second):
+        return inner.features(Scripted().obs(first, second)).numpy()
+
+    features, info = env.reset(seed=5)
+    np.testing.assert_array_equal(features, expected(1, 2))  # not scaled where nothing is said
+    assert info == {"fresh": True}
+    for t, (final, ended) in enumerate(((30, 0), (80, 1), (None, None)), start=1):
+        features, rewards, terminated, truncated, info = env.step(np.zeros(2, int))
+        np.testing.assert_allclose(features, expected(10 * t, 20 * t), rtol=1e-5, atol=1e-6)
+        assert (rewards.tolist(), terminated.tolist()) == ([0.5 * t, -0.5 * t], [t == 1, False])
+        assert truncated.tolist() == [False, t == 2]
+        if final is None:
+            assert info == {}
+        else:
+            np.testing.assert_allclose(info["final_obs"][ended], expected(final, final)[0], rtol=1e-5, atol=1e-6)
+            assert not info["final_obs"][1 - ended].any()
+            assert info["_final_obs"].tolist() == [t == 1, t == 2]
+
+
+def test_stable_baselines3_sees_the_same_steps(scripted):
+    env, inner = scripted
+    adapter = env.to_sb3()
+    assert (adapter.num_envs, adapter.observation_space.shape, adapter.action_space.n) == (2, (128,), 2)
+    adapter.seed(7)
+    adapter.reset()
+    adapter.reset()
+    assert Scripted.seeds == [[7, 8], None]  # a seed is for one reset
+    found = [adapter.step(np.zeros(2, int)) for _ in range(3)]
+    assert [dones.tolist() for _, _, dones, _ in found] == [[True, False], [False, True], [False, False]]
+    assert [rewards.tolist() for _, rewards, _, _ in found] == [[0.5, -0.5], [1.0, -1.0], [1.5, -1.5]]
+    (first, none), (also_none, second), nothing = (infos for *_, infos in found)
+    assert (none, also_none, nothing) == ({}, {}, [{}, {}])
+    assert (first["TimeLimit.truncated"], second["TimeLimit.truncated"]) == (False, True)
+    for info, value in ((first, 30), (second, 80)):
+        expected = inner.features(Scripted().obs(value, value)).numpy()[0]
+        np.testing.assert_allclose(info["terminal_observation"], expected, rtol=1e-5, atol=1e-6)
+    assert adapter.get_attr("num_envs") == [2, 2]
+    assert adapter.get_attr("num_envs", [1]) == [2]
+    assert adapter.env_is_wrapped(object) == [False, False]
+    for wrong in (lambda: adapter.set_attr("t", 1), lambda: adapter.env_method("reset")):
+        with pytest.raises(NotImplementedError):
+            wrong()
+    assert not env.env.closed
+    adapter.close()
+    assert env.env.closed
+
+
+def test_another_way_to_end_episodes_is_refused(scripted):
+    env, _ = scripted
+    env.env.metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}
+    with pytest.raises(UserError, match="environment: found another autoreset mode, expected SAME_STEP, as"):
+        env.to_sb3()
+
+
+def test_scales(encoder):
+    env = protovalue.make("minatar/breakout", 2)
+    for scale in (0.0, -1.0, float("nan")):
+        with pytest.raises(UserError, match="scale: found .*, expected more than 0"):
+            protovalue.FeatureEnv(env, encoder, scale)
+    obs, _ = env.reset(seed=0)
+    for scale in (0.5, 1.0):
+        found = protovalue.FeatureEnv(env, encoder, scale).features(obs)
+        np.testing.assert_allclose(found, encoder.features(obs).numpy() / scale, rtol=1e-6)

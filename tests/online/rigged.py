@@ -1,5 +1,6 @@
-"""Rigged parts for the online tests: an encoder and an environment whose every number can be worked out."""
+"""Rigged parts for the online tests: an encoder and an environment whose every number can be worked out, and kills."""
 
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -8,10 +9,21 @@ import torch
 from gymnasium.spaces import Box, Discrete
 from torch import Tensor
 
+from protovalue.config import OnlineConfig
 from protovalue.encoder import FrozenEncoder
-from protovalue.nets.encoders import Encoder
+from protovalue.envs.registry import make
+from protovalue.nets.encoders import Encoder, make_encoder
+from protovalue.online import linear_dqn
+from protovalue.online.agent import Rule
+from protovalue.online.dqn import Dqn
+from protovalue.online.linear_dqn import LinearDqn
+from protovalue.online.loop import Loop, train
+from protovalue.online.presets import resolve
+from protovalue.pretrain.base import seeded
+from protovalue.runs import read_checkpoint, read_metrics
 
 STATES = 7
+CORRIDOR = "gym/Corridor-v0"
 
 
 class Corridor(gymnasium.Env[np.ndarray, np.int64]):
@@ -56,3 +68,58 @@ class OneHot(Encoder):
 
 def one_hot(shape: tuple[int, ...] = (1, 1, STATES)) -> FrozenEncoder:
     return FrozenEncoder(OneHot(shape), {"env_id": "gym/Corridor-v0"})
+
+
+def config(out: Path, env=CORRIDOR, **changes) -> OnlineConfig:
+    settings = {
+        "encoder": "rigged",
+        "steps": 230,
+        "seeds": "0-2",
+        "replay_min": 20,
+        "replay_size": 60,
+        "batch_size": 8,
+        "target_every": 10,
+        "learning_rate": 0.05,
+        "epsilon_steps": 100,
+        "log_every": 25,
+        "checkpoint_every": 40,
+        "keep_replay": True,
+    }
+    return resolve(OnlineConfig(env=env, out=out, **{**settings, **changes}), linear_dqn.PRESETS)
+
+
+def run(settings: OnlineConfig) -> Path:
+    """Train on one-hot features, or end to end where the config says finetune."""
+    seeds = settings.seed_list()
+    env = make(settings.env, len(seeds), **settings.options.given())
+    shape = env.single_observation_space.shape
+    if settings.finetune:
+        agent = Dqn(Rule.of(settings), seeds, env.num_actions, make_encoder("minatar", shape, 1, seeded(0, 0)))
+    else:
+        dtype = np.dtype(settings.replay_dtype)
+        agent = LinearDqn(Rule.of(settings), seeds, env.num_actions, one_hot(shape), 1.0, dtype=dtype)
+    return train(settings, {"seeds": settings.seeds, "n": settings.n_step}, env, agent, quiet=True)
+
+
+def learned(path: Path):
+    return read_checkpoint(path).tensors
+
+
+def numbers(path: Path):
+    return [{k: v for k, v in row.items() if k not in ("time", "agent_steps_per_second")} for row in read_metrics(path)]
+
+
+class Killed(BaseException):
+    """Stands for kill -9 between two steps: nothing is written after it."""
+
+
+def killed_at(monkeypatch, steps: list[int]):
+    real = Loop.act
+
+    def act(self):
+        real(self)
+        if steps and self.step == steps[0]:
+            steps.pop(0)
+            raise Killed
+
+    monkeypatch.setattr(Loop, "act", act)

@@ -8,10 +8,12 @@ import pytest
 import torch
 
 from protovalue.nets.encoders import make_encoder
+from protovalue.nets.layers import glorot_uniform
 from protovalue.online.agent import Agent, Heads, Rule
 from protovalue.online.dqn import Dqn
 from protovalue.online.linear_dqn import LinearDqn
 from protovalue.online.replay import Batch
+from protovalue.pretrain.base import seeded
 from tests.online.rigged import STATES, one_hot
 
 RULE = Rule(learning_rate=0.1, adam_epsilon=1e-3, max_gradient_norm=0.0, target_every=1000)
@@ -228,3 +230,98 @@ def test_state_is_taken_back(make):
     again.update(data)
     assert torch.equal(agent.theta, again.theta)
     assert agent.updates == again.updates == 2
+
+
+def test_hidden_layers_by_hand():
+    """Two features, two hidden units, one value: ReLUs between the layers, none before the first nor after the last."""
+    heads = Heads([0], (2, 2, 1))
+    for parameter, value in zip(
+        heads.parameters(), ([[[1.0, 0.0], [0.0, -1.0]]], [[[2.0, -3.0]]], [[0.5, 0.25]], [[-1.0]]), strict=True
+    ):
+        parameter.data = torch.tensor(value)
+    # (-1, 2): units (-1 + .5, -2 + .25), both cut to 0, so -1. (3, -1): units (3.5, 1.25), so 7 - 3.75 - 1.
+    found = heads(torch.tensor([[[-1.0, 2.0], [3.0, -1.0]]]))
+    torch.testing.assert_close(found, torch.tensor([[[-1.0], [2.25]]]))
+
+
+def test_heads_are_drawn_by_seeds_of_their_own():
+    """Stream 1,000 of a seed, where its encoder is stream 0: Glorot-uniform kernels, biases of zero."""
+    heads = Heads([3], (4, 2))
+    torch.testing.assert_close(heads.weights[0][0], glorot_uniform((2, 4), 4, 2, seeded(3, 1000)), rtol=0, atol=0)
+    assert heads.weights[0].abs().max() <= 1  # the root of 6 / (4 + 2)
+    assert torch.equal(heads.biases[0], torch.zeros(1, 2))
+
+
+def test_what_a_rule_leaves_out():
+    rule = Rule(0.1, 0.2, 0.3, 4)
+    assert (rule.double, rule.huber, rule.head, rule.atoms, rule.value_range, rule.hidden) == (
+        False, False, "dqn", 51, 10.0, (),
+    )  # fmt: skip
+    agent = linear(replace(RULE, head="c51"))
+    assert agent.support[[0, 25, 50]].tolist() == pytest.approx([-10, 0, 10], abs=1e-6)
+    assert agent.updates == 0
+
+
+@pytest.mark.parametrize("options", [{"hidden": (6,)}, {"head": "c51", "atoms": 5}, {"hidden": (6,), "huber": True}])
+def test_weights_multiply_the_losses(options):
+    agent = linear(replace(RULE, **options))
+    weight = torch.tensor([0.5, 2.0, 0.0, 1.0, 3.0, 0.25, 1.0, 0.0]).expand(3, 8)
+    data = batch()
+    parts = [torch.from_numpy(part) for part in (data.action, data.reward, data.discount)]
+    loss, _ = agent._loss(*agent.features_of(data), *parts)
+    expected = torch.autograd.grad((loss * weight).sum() / 8, list(agent.heads.parameters()))
+    agent.update(data, weight)
+    for found, wanted in zip(agent._gradients, expected, strict=True):
+        torch.testing.assert_close(found, wanted)
+
+
+def test_a_gradient_below_the_largest_norm_stays_as_it_is():
+    free, clipped = linear(), linear(replace(RULE, max_gradient_norm=0.5))
+    data = batch()
+    data.obs[2], data.reward[2], data.discount[2] = 0, 0.01, 0.0  # only biases, which are 0: a gradient of .02
+    free.update(data)
+    norms = clipped.update(data)["gradient_norm"]
+    assert norms[0] > 0.5 > norms[2] > 0
+    assert torch.equal(clipped.gradient[2], free.gradient[2])
+    torch.testing.assert_close(clipped.gradient[0], free.gradient[0] * 0.5 / norms[0])
+    zero = linear(replace(RULE, max_gradient_norm=0.5), seeds=(0,))
+    zero.theta.zero_()
+    zero.update(
+        Batch(data.obs[2:], data.action[2:], 0 * data.reward[2:], data.discount[2:], data.obs[2:], data.slot[2:])
+    )
+    assert not zero.gradient.any()  # and not a division by zero
+    assert not zero.theta.any()
+
+
+@pytest.mark.parametrize("make", [linear, lambda rule, seeds: dqn(rule, seeds)])
+def test_targets_begin_as_copies_and_have_no_gradient(make):
+    agent: Agent = make(RULE, (0, 1))
+    assert torch.equal(agent.theta, agent.target)
+    assert agent.theta.data_ptr() != agent.target.data_ptr()
+    trained, fixed = agent._parameters_of("online"), agent._parameters_of("target")
+    assert all(parameter.requires_grad for parameter, _, _ in trained)
+    assert not any(parameter.requires_grad for parameter, _, _ in fixed)
+    sizes = sum(parameter.numel() for parameter, _, _ in trained)
+    assert agent.theta.shape == agent.target.shape == (2, sizes // 2)
+    # Row s holds all that seed s learns: what is written there is what the networks have.
+    agent.theta[1] = 7.0
+    for parameter, rows, _ in trained:
+        values = parameter if rows == slice(0, 2) else parameter.unsqueeze(0)
+        assert bool((values[-1] == 7.0).all()) == (rows.stop == 2)
+        if rows == slice(0, 2):
+            assert not (parameter[0] == 7.0).any()
+
+
+def test_double_learning_by_hand():
+    """The trained network chooses the next action, the target network values it: one state, two actions."""
+    one = Batch(
+        np.eye(1, STATES, dtype=np.float16)[None], np.array([[0]]), np.ones((1, 1), np.float32),
+        np.full((1, 1), 0.5, np.float32), np.eye(1, STATES, dtype=np.float16)[None], np.zeros((1, 1), np.int64),
+    )  # fmt: skip
+    for double, expected in ((False, (1 + 0.5 * 8 - 2) ** 2), (True, (1 + 0.5 * 6 - 2) ** 2)):
+        agent = linear(replace(RULE, double=double), seeds=(0,))
+        agent.theta.zero_()
+        agent.target.zero_()
+        agent.heads.biases[0].data[:] = torch.tensor([[2.0, 3.0]])  # chooses action 1
+        agent.target_heads.biases[0].data[:] = torch.tensor([[8.0, 6.0]])  # would choose action 0
+        assert agent.update(one)["loss"].tolist() == [[expected]]

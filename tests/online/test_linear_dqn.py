@@ -1,9 +1,12 @@
 """Linear agents on encoders of a folder or drawn at random: what fits, what they play, how features are scaled."""
 
+import hashlib
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from protovalue.cli import main
 from protovalue.config import EvaluateConfig, OnlineConfig
@@ -11,12 +14,18 @@ from protovalue.data.importing import atari_manifest
 from protovalue.encoder import save_encoder
 from protovalue.envs import minatar
 from protovalue.envs.registry import make
+from protovalue.errors import UserError
 from protovalue.evaluate.episodes import evaluate_run
 from protovalue.nets.encoders import make_encoder
 from protovalue.online import linear_dqn
-from protovalue.online.linear_dqn import train_online, with_environment
+from protovalue.online.agent import Rule
+from protovalue.online.dqn import Dqn
+from protovalue.online.linear_dqn import LinearDqn, find_encoder, train_online, with_environment
+from protovalue.online.presets import resolve
 from protovalue.pretrain.base import seeded
 from protovalue.runs import read_run
+from tests.online.rigged import one_hot
+from tests.online.test_agent import batch as stored
 
 
 @pytest.fixture
@@ -206,3 +215,125 @@ def test_a_quiet_run_says_nothing(other, tmp_path, capsys):
     settings = {"steps": 8, "replay_min": 5, "replay_size": 9}
     train_online(OnlineConfig(encoder=str(other), out=tmp_path / "r", **settings), quiet=True)
     assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_features_are_seen_once_and_stored_scaled(dtype):
+    """One-hot features divided by 4: S * E observations, E of each seed; the first of each is stored."""
+    agent = LinearDqn(Rule(0.1, 1e-3, 10.0, 10), (0, 1), 2, one_hot(), 4.0, dtype=dtype)
+    obs = np.zeros((4, 1, 1, 7), np.uint8)
+    obs[range(4), 0, 0, [1, 2, 3, 4]] = 255
+    expected = np.eye(7)[[1, 2, 3, 4]].reshape(2, 2, 7) / 4
+    np.testing.assert_array_equal(agent.see(obs), expected)
+    items, features = agent.items(obs[::2])
+    np.testing.assert_array_equal(items, expected[:, 0])
+    np.testing.assert_array_equal(features, expected[:, :1])
+    assert (items.dtype, features.dtype) == (dtype, torch.float32)
+
+
+@pytest.mark.parametrize("double", [False, True])
+def test_stored_features_serve_for_all(double):
+    agent = LinearDqn(Rule(0.1, 1e-3, 10.0, 10, double=double), (0,), 2, one_hot(), 4.0)
+    data = stored(1, 3)
+    x, target, choice = agent.features_of(data)
+    np.testing.assert_array_equal(x, data.obs)
+    np.testing.assert_array_equal(target, data.next_obs)
+    assert (choice is target) == double
+    assert (choice is None) != double
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind", "dtype"),
+    [
+        ({}, LinearDqn, np.float16),
+        ({"replay_dtype": "float32"}, LinearDqn, np.float32),
+        ({"finetune": True}, Dqn, np.bool_),
+    ],
+)
+def test_agents_are_made_as_the_config_says(encoder, changes, kind, dtype):
+    config = with_environment(OnlineConfig(encoder=str(encoder), out=Path("x"), seeds="0-1", **changes))
+    env, agent, recorded = linear_dqn.prepare(resolve(config, linear_dqn.PRESETS))
+    assert type(agent) is kind
+    obs, _ = env.reset(seed=0)
+    items, _ = agent.items(obs)
+    assert (items.dtype, agent.num_seeds, agent.num_actions) == (dtype, 2, 3)
+    expected = find_encoder(str(encoder), env).features(obs) * 4  # its features have a root mean square of .25
+    torch.testing.assert_close(agent.see(obs)[:, 0], expected, rtol=1e-5, atol=1e-5)
+    assert (recorded["kind"], recorded["feature_divisor"], recorded["encoder"]) == ("online", 0.25, str(encoder))
+    assert recorded["replay_dtype"] == (None if kind is Dqn else np.dtype(dtype).name)
+
+
+def test_a_run_is_found_from_anywhere(encoder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    config = resolve(with_environment(OnlineConfig(encoder="encoder", out=Path("x"))), linear_dqn.PRESETS)
+    assert linear_dqn.prepare(config)[2]["encoder"] == str(tmp_path / "encoder")
+    config = OnlineConfig(encoder="random:minatar:1", env="minatar/breakout", out=Path("x"))
+    assert linear_dqn.prepare(resolve(config, linear_dqn.PRESETS))[2]["encoder"] == "random:minatar:1"
+
+
+def test_random_encoders_are_those_of_their_seed():
+    env = make("minatar/breakout", stack=3)
+    for name, width, seed in (("random:minatar:1", 1, 0), ("random:minatar:2:0", 2, 0), ("random:minatar:1:7", 1, 7)):
+        found = find_encoder(name, env)
+        expected = make_encoder("minatar", (3, 10, 10, 4), width, seeded(seed, 0))
+        assert found.about == {"env_id": "minatar/breakout", "method": "random"}
+        for mine, theirs in zip(found.encoder.parameters(), expected.parameters(), strict=True):
+            assert torch.equal(mine, theirs)
+    for wrong in ("random:minatar", "random:minatar:1:2:3", "random:minatar:x", "random:minatar:1:y", "random:other:1"):
+        with pytest.raises(UserError) as error:
+            find_encoder(wrong, env)
+        assert f"--encoder: found '{wrong}', expected random:impala|nature|minatar:WIDTH or" in str(error.value)
+
+
+def test_an_encoder_of_another_game_is_refused_unless_allowed(encoder):
+    env = make("minatar/asterix")
+    with pytest.raises(UserError, match="was trained on minatar/breakout, expected minatar/asterix; --other-game"):
+        find_encoder(str(encoder), env)
+    assert find_encoder(str(encoder), env, other_game=True).num_features == 128
+    assert find_encoder(str(encoder), make("minatar/breakout"), other_game=True).num_features == 128
+
+
+def test_features_that_are_all_zero_have_no_scale(monkeypatch):
+    env = make("minatar/breakout")
+    random = find_encoder("random:minatar:1", env)
+    for parameter in random.parameters():
+        parameter.zero_()
+    with pytest.raises(UserError, match="--feature-scale: the encoder's features are all zero on its data, expected"):
+        linear_dqn.feature_scale(random, env)
+    random.about["summary"] = {"feature_rms": 1e-6}
+    assert linear_dqn.feature_scale(random, env) == 1e-6
+
+
+def test_the_observations_of_the_random_policy(monkeypatch):
+    """Every tenth of 320 steps of 16 environments, seeds 0 to 15, actions of generator 0, with the same options."""
+    closed = []
+    like = make("minatar/breakout", 1, sticky=0.5, stack=2)
+    monkeypatch.setattr(type(like), "close", lambda self: closed.append(self.num_envs))
+    found = linear_dqn.random_observations(like)
+    assert closed == [16]
+    env, rng, kept = make("minatar/breakout", 16, sticky=0.5, stack=2), np.random.default_rng(0), []
+    obs, _ = env.reset(seed=list(range(16)))
+    for _ in range(32):
+        kept.append(obs)
+        for _ in range(10):
+            obs, *_ = env.step(rng.integers(3, size=16))
+    np.testing.assert_array_equal(found, np.concatenate(kept))
+    assert found.shape == (512, 2, 10, 10, 4)
+
+
+def test_the_checksum_of_an_encoder():
+    """SHA-256 over names and bytes of its parameters, sorted by name."""
+    random = find_encoder("random:minatar:1", make("minatar/breakout"))
+    digest = hashlib.sha256()
+    for name in ("dense.bias", "dense.weight", "trunk.convs.0.bias", "trunk.convs.0.weight"):
+        digest.update(name.encode() + random.encoder.get_parameter(name).numpy().tobytes())
+    assert linear_dqn.encoder_checksum(random) == digest.hexdigest()
+
+
+def test_the_command_says_what_there_is(encoder, tmp_path, capsys):
+    assert main(f"online --encoder {encoder} {SHORT} --out {tmp_path}/r".split()) == 0
+    printed = capsys.readouterr()
+    assert f"play with it: pvn evaluate {tmp_path}/r --video episode.gif" in printed.out
+    assert "train minatar/breakout: 8/8 steps" in printed.err
+    with pytest.raises(UserError, match="--env: missing"):
+        with_environment(OnlineConfig(encoder="random:minatar:1", out=tmp_path))

@@ -1,270 +1,368 @@
-"""The online loop on a rigged encoder and environment: seeds that never mix, exact resumption, options, mistakes."""
+"""The online loop by value: when it explores, stores, learns, logs and saves, on environments worked out by hand."""
 
 import os
 import signal
-import subprocess
-import sys
-import time
 from dataclasses import replace
-from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
 from protovalue.cli import main
-from protovalue.config import EnvOptions, OnlineConfig
+from protovalue.config import EnvOptions
+from protovalue.data.sampler import generator_at
 from protovalue.envs.registry import make
 from protovalue.errors import UserError
-from protovalue.nets.encoders import make_encoder
-from protovalue.online import linear_dqn, loop, replay
-from protovalue.online.agent import Rule
-from protovalue.online.dqn import Dqn
+from protovalue.files import FolderLock, write_json
+from protovalue.online import loop, replay
+from protovalue.online.agent import Agent, Rule
 from protovalue.online.linear_dqn import LinearDqn
-from protovalue.online.loop import Loop, epsilon_at, train
-from protovalue.online.presets import resolve
-from protovalue.pretrain.base import seeded
-from protovalue.runs import read_checkpoint, read_metrics
-from tests.online.rigged import one_hot
+from protovalue.online.loop import Loop, Room, choose_device, epsilon_at, print_summary, train
+from protovalue.online.replay import LAST, Layout, Replay
+from protovalue.runs import Run, read_metrics, read_run
+from tests.online.rigged import Killed, config, killed_at, one_hot, run
 
-CORRIDOR = "gym/Corridor-v0"
+COUNTING = "gym/Counting-v0"  # episodes of 1, 2, 3, 4, 1, ... steps that pay 1, 2, ...; every second one is truncated
 
 
-def config(out: Path, env=CORRIDOR, **changes) -> OnlineConfig:
+def counting(out, **changes):
+    """Settings for the counting environment, with nothing that is random but what a test asks for."""
     settings = {
-        "encoder": "rigged",
-        "steps": 230,
-        "seeds": "0-2",
-        "replay_min": 20,
-        "replay_size": 60,
-        "batch_size": 8,
-        "target_every": 10,
-        "learning_rate": 0.05,
-        "epsilon_steps": 100,
-        "log_every": 25,
-        "checkpoint_every": 40,
-        "keep_replay": True,
-    }
-    return resolve(OnlineConfig(env=env, out=out, **{**settings, **changes}), linear_dqn.PRESETS)
+        "env": COUNTING, "steps": 25, "seeds": "0-1", "replay_min": 6, "replay_size": 30, "log_every": 10,
+        "checkpoint_every": 10, "epsilon": 0.0, "epsilon_start": 0.0, "epsilon_steps": 0, "batch_size": 4,
+    }  # fmt: skip
+    return config(out, **{**settings, **changes})
 
 
-def run(settings: OnlineConfig) -> Path:
-    """Train on one-hot features, or end to end where the config says finetune."""
-    seeds = settings.seed_list()
-    env = make(settings.env, len(seeds), **settings.options.given())
-    shape = env.single_observation_space.shape
-    if settings.finetune:
-        agent = Dqn(Rule.of(settings), seeds, env.num_actions, make_encoder("minatar", shape, 1, seeded(0, 0)))
-    else:
-        dtype = np.dtype(settings.replay_dtype)
-        agent = LinearDqn(Rule.of(settings), seeds, env.num_actions, one_hot(shape), 1.0, dtype=dtype)
-    return train(settings, {"seeds": settings.seeds, "n": settings.n_step}, env, agent, quiet=True)
+def agents(settings):
+    """Agents whose features are which of the three numbers of a frame, and of its action, are not 0."""
+    return LinearDqn(Rule.of(settings), settings.seed_list(), 3, one_hot((1, 1, 3)), 1.0)
 
 
-def learned(path: Path):
-    return read_checkpoint(path).tensors
+def go(settings, agent=None, quiet=True):
+    env = make(settings.env, len(settings.seed_list()))
+    return train(settings, {"seeds": settings.seeds}, env, agent or agents(settings), quiet=quiet)
 
 
-def numbers(path: Path):
-    return [{k: v for k, v in row.items() if k not in ("time", "agent_steps_per_second")} for row in read_metrics(path)]
+class Numbered(LinearDqn):
+    """Agents that learn nothing: update n of seed s has losses n + 100 s, values 2 n and a gradient's norm of 3 n."""
+
+    def update(self, batch, weight=None):
+        seeds = torch.arange(self.num_seeds)[:, None]
+        loss = torch.full(batch.action.shape, float(self.updates)) + 100 * seeds
+        value, norm = torch.full(batch.action.shape, 2.0 * self.updates), torch.full((len(seeds),), 3.0 * self.updates)
+        self.updates += 1
+        return {"loss": loss, "value": value, "gradient_norm": norm}
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{}, {"double": True, "n_step": 3}, {"prioritised": True}, {"head": "c51", "atoms": 7}],
-)
-def test_three_seeds_together_are_three_seeds_alone_number_for_number(tmp_path, options):
-    together = learned(run(config(tmp_path / "all", **options)))
-    for s in range(3):
-        path = run(config(tmp_path / str(s), seeds=str(s), **options))
-        alone = learned(path)
-        for name in ("agent.theta", "agent.target", "agent.exp_avg", "agent.exp_avg_sq"):
-            np.testing.assert_array_equal(together[name][s : s + 1], alone[name])
-        rows = {row["step"]: row for row in numbers(tmp_path / "all")}
-        for row in numbers(path):
-            assert rows[row["step"]].get(f"return/seed-{s}") == row.get("return")
-        for name in ("items", "codes", "rewards"):
-            array = np.fromfile(path / "replay" / f"{name}.bin", np.uint8)
-            whole = np.fromfile(tmp_path / "all" / "replay" / f"{name}.bin", np.uint8)
-            size = 60 + 88 + 1  # slots of a seed: capacity, slack, the open one
-            width = {"items": 14, "codes": 1, "rewards": 2}[name]
-            start = s * size * width
-            np.testing.assert_array_equal(whole[start : start + len(array)], array)
+def numbered(settings):
+    return Numbered(Rule.of(settings), settings.seed_list(), 3, one_hot((1, 1, 3)), 1.0)
 
 
-@pytest.mark.parametrize("options", [{"hidden": (5,)}, {"env": "minatar/breakout", "finetune": True}])
-def test_sums_in_another_order_differ_in_the_last_bits_only(tmp_path, options):
-    """Networks whose sums are not exact, as features of a real encoder: the batch's size may change their order."""
-    together = learned(run(config(tmp_path / "all", steps=60, learning_rate=1e-3, **options)))
-    for s in range(3):
-        alone = learned(run(config(tmp_path / str(s), steps=60, learning_rate=1e-3, seeds=str(s), **options)))
-        np.testing.assert_allclose(together["agent.theta"][s : s + 1], alone["agent.theta"], rtol=0, atol=1e-4)
+def test_returns_and_losses_by_hand(tmp_path, monkeypatch, capsys):
+    """Ten steps are four episodes of 1, 2, 3 and 4 steps that return 1, 3, 6 and 10."""
+    clock = iter(range(0, 100, 2))  # every look at it is two seconds later
+    monkeypatch.setattr(loop, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    monkeypatch.setattr(loop, "WATCH_EVERY", 4)
+    settings = counting(tmp_path / "r", update_every=2, updates=3)
+    path = go(settings, numbered(settings), quiet=False)
+    rows = [{name: value for name, value in row.items() if name != "time"} for row in read_metrics(path)]
+    # Updates 0, 1, 2 after step 6, 3, 4, 5 after step 8, 6, 7, 8 after step 10 and so on; each fourth is watched.
+    # Until step 10: 0, 4, 8. Until step 20: 9 to 23, of them 12, 16, 20. Until step 25: 24 to 29, of them 24, 28.
+    returns = {"return": 5.0, "return/seed-0": 5.0, "return/seed-1": 5.0, "episodes": 8.0}
+    assert rows == [
+        {"step": 10, **returns, "loss": 54.0, "value": 8.0, "gradient_norm": 12.0, "agent_steps_per_second": 10.0},
+        {"step": 20, **returns, "loss": 66.0, "value": 32.0, "gradient_norm": 48.0, "agent_steps_per_second": 10.0},
+        {"step": 25, "return": 2.0, "return/seed-0": 2.0, "return/seed-1": 2.0, "episodes": 4.0, "loss": 76.0,
+         "value": 52.0, "gradient_norm": 78.0, "agent_steps_per_second": 5.0},
+    ]  # fmt: skip
+    done = read_run(path)["done"]
+    assert {name: done[name] for name in ("steps", "updates", "training_return", "training_return_by_seed")} == {
+        "steps": 25, "updates": 30, "training_return": 4.4, "training_return_by_seed": {"0": 4.4, "1": 4.4},
+    }  # fmt: skip
+    error = capsys.readouterr().err
+    # Seven numbers stored: three features of 2 bytes, action and kind in 1, the clipped reward in 2.
+    assert "replay: 2 seeds x 26 steps x 9 bytes = 0.0 MiB in memory" in error
+    assert f"train {COUNTING}: 50/50 steps" in error
 
 
-def test_agents_learn_to_walk_to_the_right(tmp_path):
-    path = run(config(tmp_path / "r", steps=1000))
-    returns = [row["return"] for row in read_metrics(path) if "return" in row]
-    assert np.mean(returns[:3]) < -0.3
-    assert np.mean(returns[-3:]) > -0.1  # the best policy takes four or five steps of -.25, less with gusts, and then 1
-
-
-class Killed(BaseException):
-    """Stands for kill -9 between two steps: nothing is written after it."""
-
-
-def killed_at(monkeypatch, steps: list[int]):
-    real = Loop.act
-
-    def act(self):
-        real(self)
-        if steps and self.step == steps[0]:
-            steps.pop(0)
-            raise Killed
-
-    monkeypatch.setattr(Loop, "act", act)
-
-
-@pytest.mark.parametrize("kills", [[7], [41, 79], [120, 121, 229]])
-@pytest.mark.parametrize("options", [{}, {"prioritised": True, "n_step": 2}, {"finetune": True}, {"mapped": True}])
-def test_a_killed_run_ends_bit_for_bit_like_one_that_was_not(tmp_path, monkeypatch, kills, options):
-    options = dict(options)
-    mapped = options.pop("mapped", False)
-    if options.get("finetune"):
-        options |= {"update_every": 8}  # its updates are slow
-    settings = {"env": "minatar/breakout", "options": EnvOptions(max_steps=9), **options}
-
-    def where(name):
-        return config(tmp_path / name, replay_dir=tmp_path / f"{name}-replay" if mapped else None, **settings)
-
-    whole = run(where("whole"))
-    killed_at(monkeypatch, steps := list(kills))
-    while steps:
-        with pytest.raises(Killed):
-            run(where("cut"))
-    path = run(where("cut"))
-    expected, found = learned(whole), learned(path)
-    assert expected.keys() == found.keys()
-    for name, array in expected.items():
-        np.testing.assert_array_equal(found[name], array, err_msg=name)
-    assert read_checkpoint(path).state == read_checkpoint(whole).state
-    assert numbers(path) == numbers(whole)
-
-
-def test_killed_with_9_on_the_command_line_and_repeated(tmp_path):
-    flags = "online --encoder random:minatar:1 --env minatar/breakout --seeds 0-1 --steps 900 --replay-min 50"
-    command = [sys.executable, "-m", "protovalue.cli", *f"{flags} --checkpoint-every 100 --threads 1 --out".split()]
-    subprocess.run([*command, str(tmp_path / "whole")], check=True, capture_output=True)
-    process = subprocess.Popen([*command, str(tmp_path / "cut")], stderr=subprocess.DEVNULL)
-    while not list((tmp_path / "cut").glob("checkpoints/step-*")):
-        assert process.poll() is None
-        time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    assert not (tmp_path / "cut" / "done.json").exists()
-    subprocess.run([*command, str(tmp_path / "cut")], check=True, capture_output=True)
-    np.testing.assert_array_equal(learned(tmp_path / "cut")["agent.theta"], learned(tmp_path / "whole")["agent.theta"])
-    assert numbers(tmp_path / "cut") == numbers(tmp_path / "whole")
-
-
-def test_an_environment_without_a_state_starts_a_new_episode(tmp_path, monkeypatch):
-    killed_at(monkeypatch, [50, 130])
-    for _ in range(2):
-        with pytest.raises(Killed):
-            run(config(tmp_path / "r"))
-    path = run(config(tmp_path / "r"))
-    state = read_checkpoint(path).state
-    assert state["env"] is None
-    codes = np.fromfile(path / "replay" / "codes.bin", np.uint8)[:149]
-    # Every truncated transition is followed by its final observation, also those that the resumptions cut.
-    kinds = codes[: min(state["written"][0], 149)] % 4
-    assert all(kinds[i + 1] == 3 for i in np.flatnonzero(kinds == 2) if i + 1 < len(kinds))
-
-
-def test_ctrl_c_saves_and_the_same_command_continues(tmp_path, monkeypatch):
-    whole = run(config(tmp_path / "whole", env="minatar/breakout"))
-    real = Loop.act
-
-    def act(self):
-        real(self)
-        if self.step == 33:
-            os.kill(os.getpid(), signal.SIGINT)
-
-    monkeypatch.setattr(Loop, "act", act)
-    with pytest.raises(KeyboardInterrupt):
-        run(config(tmp_path / "r", env="minatar/breakout"))
-    assert (tmp_path / "r" / "checkpoints" / "step-000000000033").is_dir()
+def test_the_summary_is_over_the_last_episodes_of_each_seed(tmp_path, monkeypatch):
+    monkeypatch.setattr(loop, "RECENT", 3)
+    path = go(counting(tmp_path / "r", steps=13))  # 1, 3, 6, 10 and 1, 3
+    assert read_run(path)["done"]["training_return_by_seed"] == {"0": 14 / 3, "1": 14 / 3}
+    assert loop.RECENT == 3
     monkeypatch.undo()
-    path = run(config(tmp_path / "r", env="minatar/breakout"))
-    np.testing.assert_array_equal(learned(path)["agent.theta"], learned(whole)["agent.theta"])
+    assert loop.RECENT == 100
+    short = go(counting(tmp_path / "short", env="gym/Corridor-v0", steps=1, seeds="4"), corridor_agent())
+    assert read_run(short)["done"]["training_return"] is None
+    assert read_run(short)["done"]["training_return_by_seed"] == {"4": None}
 
 
-def test_more_steps_continue_a_finished_run_if_its_replay_was_kept(tmp_path):
-    whole = run(config(tmp_path / "whole", env="minatar/breakout", steps=260))
-    run(config(tmp_path / "r", env="minatar/breakout"))
-    path = run(config(tmp_path / "r", env="minatar/breakout", steps=260))
-    np.testing.assert_array_equal(learned(path)["agent.theta"], learned(whole)["agent.theta"])
-    done = run(config(tmp_path / "done", keep_replay=False))
-    assert not (done / "replay").exists()
-    assert run(config(tmp_path / "done", keep_replay=False)) == done  # nothing left to do
-    with pytest.raises(UserError, match="items.bin: missing: the run cannot go on without its replay"):
-        run(config(tmp_path / "done", steps=260))
+def corridor_agent(seeds=(4,)):
+    return LinearDqn(Rule(0.1, 1e-3, 10.0, 10), seeds, 2, one_hot(), 1.0)
 
 
-def test_many_truncations_do_not_outrun_the_checkpoints(tmp_path, monkeypatch):
-    """Each step of a one-step episode takes two slots: checkpoints come early enough to keep what they hold."""
-    settings = {"env": "minatar/breakout", "options": EnvOptions(max_steps=1), "steps": 300}
-    whole = run(config(tmp_path / "whole", **settings))
-    killed_at(monkeypatch, steps := [99, 150, 219])
-    while steps:
-        with pytest.raises(Killed):
-            run(config(tmp_path / "r", **settings))
-    path = run(config(tmp_path / "r", **settings))
-    np.testing.assert_array_equal(learned(path)["agent.theta"], learned(whole)["agent.theta"])
+def test_when_agents_learn(tmp_path, monkeypatch):
+    learned, real = [], Loop.learn
+
+    def learn(self):
+        learned.append(self.step)
+        real(self)
+
+    monkeypatch.setattr(Loop, "learn", learn)
+    go(counting(tmp_path / "r", update_every=4, updates=2, replay_min=8, steps=18))
+    assert learned == [8, 8, 12, 12, 16, 16]
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"n_step": 3}, {"double": True}, {"updates": 2}, {"update_every": 2}, {"huber": True}, {"head": "c51"},
-        {"prioritised": True}, {"hidden": (8,)}, {"clip_rewards": False}, {"epsilon": 0.5}, {"epsilon_start": 0.2},
-        {"epsilon_steps": 10}, {"gamma": 0.5}, {"max_gradient_norm": 0.01}, {"target_every": 40}, {"replay_size": 30},
-        {"replay_min": 40}, {"batch_size": 4}, {"adam_epsilon": 0.1}, {"learning_rate": 0.01}, {"finetune": True},
-        {"replay_dtype": "float32"},
-    ],
-)  # fmt: skip
-def test_every_option_changes_something(tmp_path, change):
-    # Seaquest is left out: MinAtar's rewards are never beyond 1 there. The corridor pays 1, and -.25 for a step.
-    settings = {"steps": 120, "seeds": "0", "env": CORRIDOR}
-    if "finetune" in change:
-        settings["env"] = "minatar/breakout"
-    if "clip_rewards" in change:
-        settings["env"] = "gym/Counting-v0"  # rewards up to 4
-    if "replay_dtype" in change:
-        path = run(config(tmp_path / "half", **settings))
-        assert (path / "replay" / "items.bin").stat().st_size < (
-            run(config(tmp_path / "float", **{**settings, **change})) / "replay" / "items.bin"
-        ).stat().st_size
-        return
-    if "clip_rewards" in change:
-        settings["options"] = EnvOptions(stack=1)
-        first, second = (
-            make_counting(tmp_path / name, **{**settings, **changes}) for name, changes in (("a", {}), ("b", change))
-        )
-    else:
-        first, second = (
-            learned(run(config(tmp_path / name, **{**settings, **changes})))["agent.theta"]
-            for name, changes in (("a", {}), ("b", change))
-        )
-    assert first.shape != second.shape or not np.array_equal(first, second)
+def test_the_batches_are_sampled_by_the_numbers_of_the_seeds(tmp_path, monkeypatch):
+    """Update n samples with row n % 256 of Philox(seed, stream 102), and numbers its redraws from stream 1103 on."""
+    sampled, redraws = [], []
+    real = Replay.sample
+
+    def sample(self, uniform, n_step, redraw):
+        sampled.append((uniform.copy(), n_step))
+        redraws.append([redraw(attempt, 3) for attempt in range(2)])
+        return real(self, uniform, n_step, redraw)
+
+    monkeypatch.setattr(Replay, "sample", sample)
+    settings = counting(tmp_path / "r", steps=8, seeds="0,5", n_step=2)
+    go(settings, numbered(settings))
+    assert len(sampled) == 3
+    for number, ((uniform, n_step), (first, second)) in enumerate(zip(sampled, redraws, strict=True)):
+        assert n_step == 2
+        for s, seed in enumerate((0, 5)):
+            expected = generator_at(seed, 0, 102).random((256, 4))[number]
+            np.testing.assert_array_equal(uniform[s], expected)
+            np.testing.assert_array_equal(first[s], generator_at(seed, number, 1103).random(3))
+            np.testing.assert_array_equal(second[s], generator_at(seed, number, 2103).random(3))
 
 
-def make_counting(path, **settings):
-    """Train on the counting environment, whose frames are rows of three numbers."""
-    chosen = config(path, **settings)
-    env = make(chosen.env, 1)
-    loop_agent = LinearDqn(Rule.of(chosen), (0,), env.num_actions, one_hot((1, 1, 3)), 1.0)
-    loop_agent.encoder.encoder.forward = lambda obs: (obs.flatten(1) > 0).float()
-    train(chosen, {}, env, loop_agent, quiet=True)
-    return learned(path)["agent.theta"]
+def test_exploration_by_hand(tmp_path, monkeypatch):
+    """The first number of a seed says whether to explore, the second where: 3 actions, thirds of [0, 1)."""
+    numbers = {
+        0: [[0.5, 0.99], [0.49, 0.34]],  # epsilon .5: not below it is greedy; below it is action 1 of 3
+        1: [[0.0, 0.33], [0.9, 0.5]],
+        2: [[0.24, 0.7], [0.25, 0.1]],  # epsilon .25 now: halfway down
+        3: [[0.0, 0.99], [0.0, 0.99]],  # epsilon 0: never below it
+    }
+    monkeypatch.setattr(loop, "Draws", lambda seeds, stream, count: lambda step: np.array(numbers[step]))
+    acted, real = [], Replay.add
+
+    def add(self, actions, *rest):
+        acted.append(actions.tolist())
+        real(self, actions, *rest)
+
+    monkeypatch.setattr(Replay, "add", add)
+    settings = counting(
+        tmp_path / "r", steps=4, epsilon=0.0, epsilon_start=0.5, epsilon_steps=2, replay_min=2, update_every=100
+    )
+    agent = agents(settings)
+    agent.theta.zero_()
+    agent.heads.biases[0].data[:] = torch.tensor([[0.0, 0.0, 1.0], [3.0, 0.0, 1.0]])  # greedy: 2 and 0
+    go(settings, agent)
+    # Steps 0 and 1 wait with .5, step 2 begins the way down with .5 - 0 / 2, step 3 is at .25.
+    assert acted == [[2, 1], [0, 0], [2, 0], [2, 2]]
+
+
+def test_what_is_stored_by_hand(tmp_path, monkeypatch):
+    """Rewards clipped, features of the observation to act on next, and of the final one of a truncated episode."""
+    stored, begun = [], []
+    add, begin = Replay.add, Replay.begin
+
+    def spy(self, actions, rewards, terminated, truncated, items, final):
+        stored.append((rewards.tolist(), terminated.tolist(), truncated.tolist(), items.tolist(), final.tolist()))
+        add(self, actions, rewards, terminated, truncated, items, final)
+
+    def first(self, items):
+        begun.append(items.tolist())
+        begin(self, items)
+
+    monkeypatch.setattr(Replay, "add", spy)
+    monkeypatch.setattr(Replay, "begin", first)
+    for name, clip in (("clipped", True), ("raw", False)):
+        go(counting(tmp_path / name, steps=3, seeds="0", clip_rewards=clip, replay_min=3))
+    clipped, raw = stored[:3], stored[3:]
+    # Frames are [episode, time, action]; a feature is 1 where its number is not 0. Actions are numbered from 5.
+    assert begun == [[[0, 0, 0]]] * 2
+    assert clipped[0] == ([1], [True], [False], [[1, 0, 0]], [[1, 0, 0]])  # episode 0 is one step, terminated
+    assert clipped[1] == ([1], [False], [False], [[1, 1, 1]], [[1, 1, 1]])
+    assert clipped[2] == ([1], [False], [True], [[1, 0, 0]], [[1, 1, 1]])  # episode 1 is two, truncated
+    assert [row[0] for row in raw] == [[1], [1], [2]]
+    assert [row[1:] for row in raw] == [row[1:] for row in clipped]
+
+
+def test_when_checkpoints_are_written(tmp_path, monkeypatch):
+    saved, real = [], Run.save
+
+    def save(self, step, tensors, state):
+        saved.append(step)
+        real(self, step, tensors, state)
+
+    monkeypatch.setattr(Run, "save", save)
+    settings = counting(tmp_path / "a", checkpoint_every=10)
+    go(settings, numbered(settings))
+    assert saved == [10, 20, 25]
+    # One-step episodes that are truncated take two slots a step: 2 * 10 + 8 spare slots, half of them less two is 12.
+    saved.clear()
+    run(config(tmp_path / "b", env="minatar/breakout", options=EnvOptions(max_steps=1), steps=25, checkpoint_every=10))
+    assert saved == [6, 10, 16, 20, 25]
+
+
+def test_environments_are_seeded_by_seed_and_purpose_and_anew_where_they_start_anew(tmp_path, monkeypatch):
+    """Training is purpose 1; one that could not go on is seeded by the step of its checkpoint too."""
+    env_class = type(make(COUNTING, 1))
+    seeds, real = [], env_class.reset
+
+    def reset(self, *, seed=None, options=None):
+        seeds.append(seed)
+        return real(self, seed=seed, options=options)
+
+    monkeypatch.setattr(env_class, "reset", reset)
+    killed_at(monkeypatch, [17])
+    settings = counting(tmp_path / "r", seeds="0,7")
+    with pytest.raises(Killed):
+        go(settings)
+    go(settings)
+
+    def expected(*purpose):
+        return [int(np.random.SeedSequence([seed, *purpose]).generate_state(1)[0] >> 1) for seed in (0, 7)]
+
+    assert seeds == [expected(1), expected(1, 10)]
+
+
+def test_a_continued_run_logs_and_counts_what_the_whole_one_does(tmp_path, monkeypatch, capsys):
+    """MinAtar goes on within its episodes; the bar begins where the run was."""
+    settings = config(tmp_path / "whole", env="minatar/breakout", steps=30, log_every=20, checkpoint_every=7)
+    run(settings)
+    killed_at(monkeypatch, [18])
+    with pytest.raises(Killed):
+        run(replace(settings, out=tmp_path / "cut"))
+    env = make("minatar/breakout", 3)
+    agent = LinearDqn(Rule.of(settings), (0, 1, 2), 3, one_hot((1, 10, 10, 4)), 1.0)
+    train(replace(settings, out=tmp_path / "cut"), {"seeds": "0-2", "n": 1}, env, agent)
+    assert "train minatar/breakout: 90/90 steps" in capsys.readouterr().err
+    whole, cut = (read_run(tmp_path / name)["done"] for name in ("whole", "cut"))
+    assert whole == cut
+
+
+def room(settings, agent, monkeypatch, quiet=True):
+    checked = []
+    monkeypatch.setattr(loop, "check_room", lambda needed, folder, what: checked.append((needed, folder, what)))
+    planned = Room.plan(settings, agent, make(settings.env, len(settings.seed_list())), quiet)
+    return planned, checked
+
+
+def test_the_room_of_a_replay(tmp_path, monkeypatch, capsys):
+    settings = counting(tmp_path / "r", steps=1_000, replay_size=500, checkpoint_every=100)
+    planned, checked = room(settings, agents(settings), monkeypatch)
+    assert planned == Room(Layout((3,), np.dtype(np.float16), 3, None, np.float16), 500, 208)
+    # 500 + 208 + 1 slots of 3 * 2 + 1 + 2 bytes for each of two seeds, in memory and, for a new run, on its disk.
+    what = "2 seeds x 709 steps x 9 bytes"
+    assert checked == [(2 * 709 * 9, None, what), (2 * 709 * 9, tmp_path / "r", what)]
+    few = replace(settings, steps=40, seeds="3", replay_dir=tmp_path / "d")
+    _, checked = room(few, agents(few), monkeypatch, quiet=False)
+    assert checked == [(41 * 9, tmp_path / "d", "1 seed x 41 steps x 9 bytes")]  # no more than there are steps
+    assert capsys.readouterr().err == (f"replay: 1 seed x 41 steps x 9 bytes = 0.0 MiB mapped to {tmp_path}/d\n")
+    (tmp_path / "r").mkdir()
+    (tmp_path / "r" / "config.json").write_text("{}")  # a run that goes on has its files already
+    assert [folder for _, folder, _ in room(settings, agents(settings), monkeypatch)[1]] == [None]
+    assert room(few, agents(few), monkeypatch)[1] == []
+
+
+def test_what_a_slot_holds(tmp_path, monkeypatch):
+    settings = counting(tmp_path / "r")
+
+    def layout(agent, **changes):
+        return room(replace(settings, **changes), agent, monkeypatch)[0].layout
+
+    raw = layout(agents(settings), clip_rewards=False)
+    assert raw == Layout((3,), np.dtype(np.float16), 3, None, np.float32)  # raw rewards may be large
+    single = LinearDqn(Rule.of(settings), (0, 1), 3, one_hot((1, 1, 3)), 1.0, dtype=np.float32)
+    assert layout(single) == Layout((3,), np.dtype(np.float32), 3, None, np.float32)
+
+    class Frames(LinearDqn):
+        def items(self, obs):
+            return obs[:, -1], None
+
+    frames = Frames(Rule.of(settings), (0, 1), 3, one_hot((1, 1, 3)), 1.0)
+    assert layout(frames) == Layout((3,), np.dtype(np.uint8), 3, 1, np.float32)
+
+    class Bytes(LinearDqn):  # features that only look like a frame
+        def items(self, obs):
+            return obs[:, -1].astype(np.int8), None
+
+    looking = Bytes(Rule.of(settings), (0, 1), 3, one_hot((1, 1, 3)), 1.0)
+    assert layout(looking).stack is None
+
+
+def test_settings_that_do_not_go_together(tmp_path):
+    with pytest.raises(UserError, match="--replay-size: found 5, expected at least --replay-min, 6"):
+        go(counting(tmp_path / "r", replay_size=5))
+    with pytest.raises(UserError, match="--replay-min: found 6, expected more than --n-step, 6"):
+        go(counting(tmp_path / "r", n_step=6))
+    assert not (tmp_path / "r").exists()
+    go(counting(tmp_path / "r", replay_size=6, replay_min=6, n_step=5))
+
+
+def test_the_device_and_its_threads(tmp_path):
+    before = torch.get_num_threads()
+    try:
+        assert choose_device(counting(tmp_path, threads=2)) == "cpu"
+        assert torch.get_num_threads() == 2
+        assert choose_device(counting(tmp_path, device="cpu", threads=1)) == "cpu"
+        assert torch.get_num_threads() == 1
+        assert choose_device(counting(tmp_path)) == "cpu"
+        assert torch.get_num_threads() == 1  # left as it is
+    finally:
+        torch.set_num_threads(before)
+    with pytest.raises(UserError, match="--device: found cuda, expected cpu: PyTorch sees no CUDA device here"):
+        choose_device(counting(tmp_path, device="cuda"))
+
+
+def test_cuda_is_taken_where_there_is_one(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert choose_device(counting(tmp_path)) == choose_device(counting(tmp_path, device="cuda")) == "cuda"
+    assert choose_device(counting(tmp_path, device="cpu")) == "cpu"
+
+
+def test_what_is_printed_at_the_end(tmp_path, capsys):
+    path = go(counting(tmp_path / "r"))
+    print_summary(path)
+    curves = f"play with it: pvn evaluate {path} --video episode.gif; curves: tensorboard --logdir {path}\n"
+    assert capsys.readouterr().out == f"{path}: mean return of the last training episodes 4.40\n{curves}"
+    write_json(path / "done.json", {**read_run(path)["done"], "training_return": None})
+    print_summary(path)
+    assert capsys.readouterr().out == curves
+
+
+def test_a_loss_that_is_not_finite_stops_the_run(tmp_path, monkeypatch):
+    """It is seen at the next log line or checkpoint, before anything bad is saved."""
+    monkeypatch.setattr(loop, "WATCH_EVERY", 1)
+    real = Agent.update
+
+    def update(self, batch, weight=None):
+        result = real(self, batch, weight)
+        if self.updates >= 12:  # after step 17
+            result["loss"][1, 2] = float("inf")
+        return result
+
+    monkeypatch.setattr(Agent, "update", update)
+    with pytest.raises(UserError) as error:
+        go(counting(tmp_path / "r", log_every=100))
+    end = "is not finite; its last checkpoint is good; try a smaller --learning-rate"
+    assert str(error.value) == f"{tmp_path}/r: a loss before step 20 {end}"
+    assert sorted(path.name for path in (tmp_path / "r" / "checkpoints").iterdir()) == ["step-000000000010"]
+    with pytest.raises(UserError) as error:
+        go(counting(tmp_path / "s", log_every=9, checkpoint_every=100))
+    assert f"{tmp_path}/s: a loss before step 18 is not finite; no checkpoint; try" in str(error.value)
+
+
+def test_a_finished_run_keeps_its_replay_only_if_told_to(tmp_path):
+    for name, keep in (("keep", True), ("drop", False)):
+        path = go(counting(tmp_path / name, keep_replay=keep))
+        assert (path / "replay").exists() == keep
+        assert read_run(path)["done"]["steps"] == 25
 
 
 def test_epsilon_waits_and_goes_down():
@@ -296,8 +394,109 @@ def test_a_replay_folder_belongs_to_one_run(tmp_path):
     assert sorted(path.name for path in (tmp_path / "replay").iterdir()) == ["lock"]
 
 
-def test_a_loss_that_is_not_finite_stops_the_run(tmp_path, monkeypatch):
-    monkeypatch.setattr(loop, "WATCH_EVERY", 1)
-    settings = config(tmp_path / "r", learning_rate=1e38)
-    with pytest.raises(UserError, match="is not finite; .*; try a smaller --learning-rate"):
-        run(replace(settings, n_step=1))
+def test_the_bar_counts_all_seeds_and_says_the_last_return(tmp_path, monkeypatch):
+    bars = []
+
+    class Bar:
+        def __init__(self, *args):
+            self.args, self.advances = args, []
+            bars.append(self)
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *error):
+            pass
+
+        def advance(self, count, note):
+            self.advances.append((count, note))
+
+    monkeypatch.setattr(loop, "ProgressBar", Bar)
+    settings = counting(tmp_path / "r", log_every=3, checkpoint_every=2, steps=5)
+    killed_at(monkeypatch, [5])
+    with pytest.raises(Killed):
+        go(settings)
+    go(settings)
+    first, second = bars
+    assert first.args == (f"train {COUNTING}", 10, "steps", 0, True)
+    assert first.advances == [(2, ""), (2, ""), (2, "return 2.00"), (2, "return 2.00")]  # 1 and 3
+    assert second.args == (f"train {COUNTING}", 10, "steps", 8, True)
+    assert second.advances == [(2, "return 1.00")]  # the game starts anew with an episode of one step
+
+
+def test_what_was_opened_is_closed(tmp_path, monkeypatch):
+    """The environment and the lock of a replay's folder, also where a run is killed."""
+    closed = []
+    monkeypatch.setattr(type(make(COUNTING)), "close", lambda self: closed.append(self.env_id))
+    settings = counting(tmp_path / "r", replay_dir=tmp_path / "deep" / "replay")
+    killed_at(monkeypatch, [4])
+    with pytest.raises(Killed):
+        go(settings)
+    assert closed == [COUNTING]
+    FolderLock(tmp_path / "deep" / "replay").release()
+    assert (tmp_path / "deep" / "replay" / "owner.txt").read_text() == str(tmp_path / "r")
+    go(settings)
+    assert closed == [COUNTING] * 2
+    FolderLock(tmp_path / "deep" / "replay").release()
+    assert not (tmp_path / "r" / "replay").exists()
+    (tmp_path / "deep" / "replay" / "owner.txt").write_text("/another")
+    with pytest.raises(UserError, match="holds the replay of /another, expected an empty folder"):
+        go(replace(settings, out=tmp_path / "s"))
+    FolderLock(tmp_path / "deep" / "replay").release()
+
+
+def test_an_interrupt_in_the_last_step_is_none(tmp_path, monkeypatch):
+    for at, name in ((25, "last"), (17, "earlier")):
+        real = Loop.act
+
+        def act(self, real=real, at=at):
+            real(self)
+            if self.step == at:
+                os.kill(os.getpid(), signal.SIGINT)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Loop, "act", act)
+            if at == 25:
+                go(counting(tmp_path / name))
+            else:
+                with pytest.raises(KeyboardInterrupt):
+                    go(counting(tmp_path / name))
+        steps = sorted(int(path.name[5:]) for path in (tmp_path / name / "checkpoints").iterdir())
+        assert steps == ([20, 25] if at == 25 else [10, 17])
+
+
+@pytest.mark.parametrize("env", ["gym/Corridor-v0", "minatar/breakout"])
+def test_priorities_of_a_resumed_run(tmp_path, monkeypatch, env):
+    """With 3-step transitions: all that can be sampled have one, also those that became complete by the cut."""
+    settings = config(tmp_path / "r", env=env, prioritised=True, n_step=3, steps=60, seeds="0", checkpoint_every=7)
+    trees, real = [], Loop._restore
+
+    def restore(self, checkpoint):
+        real(self, checkpoint)
+        replay, (first, end) = self._replay, self._replay.window(3)
+        slots = np.arange(first[0], end[0])[None]
+        trees.append((replay.kind(slots) == LAST, self._priorities.tree.get(slots % replay.slots)))
+
+    monkeypatch.setattr(Loop, "_restore", restore)
+    killed_at(monkeypatch, kills := [17, 24, 31, 38, 45, 52])
+    while kills:
+        with pytest.raises(Killed):
+            run(settings)
+    run(settings)
+    assert len(trees) == 6
+    for last, priority in trees:
+        assert ((priority > 0) == ~last).all()
+    assert trees[-1][0].any() == (env == "gym/Corridor-v0")  # final observations, the cuts' among them
+
+
+def test_prioritised_replay_samples_by_the_last_losses(tmp_path, monkeypatch):
+    """The losses of an update become priorities, and the weights reach the update."""
+    updates, weights = [], []
+    monkeypatch.setattr(loop.Priorities, "update", lambda self, slot, loss: updates.append(loss.tolist()))
+    settings = counting(tmp_path / "r", prioritised=True, steps=8)
+    agent = numbered(settings)
+    real = agent.update
+    object.__setattr__(agent, "update", lambda batch, weight: weights.append(weight) or real(batch, weight))
+    go(settings, agent)
+    assert updates == [[[float(n)] * 4, [n + 100.0] * 4] for n in range(3)]
+    assert [weight.tolist() for weight in weights] == [[[1.0] * 4] * 2] * 3  # all priorities are still the same

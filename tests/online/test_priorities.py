@@ -84,3 +84,47 @@ def test_state_is_taken_back():
     for found, expected in zip(again.sample(uniform), priorities.sample(uniform), strict=True):
         np.testing.assert_array_equal(found, expected)
     assert again.largest.tolist() == priorities.largest.tolist() == pytest.approx([5.0])
+
+
+def test_the_size_of_the_tree():
+    assert [SumTree(2, size).nodes.shape for size in (1, 2, 3, 4, 5)] == [(2, 4), (2, 4), (2, 8), (2, 8), (2, 16)]
+
+
+def test_an_empty_leaf_is_never_found():
+    """A mass that rounding made as large as the total: the last leaf that has some."""
+    tree = SumTree(1, 4)
+    tree.set(np.array([[0, 1, 2, 3]]), np.array([[0.5, 0.25, 0.0, 0.0]]))
+    assert tree.find(np.array([[0.0, 0.49, 0.5, 0.74, 0.75, 1.0]])).tolist() == [[0, 0, 1, 1, 1, 1]]
+    tree.set(np.array([[0, 1]]), np.array([[0.5, 0.0]]))
+    assert tree.find(np.array([[0.5]])).tolist() == [[0]]
+
+
+def test_weights_are_at_most_one_in_each_seed_by_itself():
+    replay = Replay(2, 3, Layout((1,), np.float32, 4))
+    priorities, world = Priorities(replay, 1), World(replay, item=lambda number: [number])
+    for _ in range(2):
+        world.step(["", ""])
+        priorities.follow()
+    priorities.update(np.array([[0, 1], [0, 1]]), np.array([[1.0, 4.0], [9.0, 81.0]], np.float32))
+    slot, weight = priorities.sample(np.array([[0.1, 0.9], [0.1, 0.9]]))  # priorities 1, 2 and 3, 9
+    assert slot.tolist() == [[0, 1], [0, 1]]
+    np.testing.assert_allclose(weight, [[1, 0.5**0.5], [1, (1 / 3) ** 0.5]], rtol=1e-6)
+    assert weight.dtype == np.float32
+    np.testing.assert_allclose(priorities.largest, [2, 9])
+
+
+def test_a_loss_of_zero_keeps_a_small_priority():
+    _, priorities, _ = three_steps()
+    priorities.update(np.array([[0, 1, 2]]), np.zeros((1, 3), np.float32))
+    np.testing.assert_allclose(priorities.tree.get(np.array([[0, 1, 2]])), 1e-5, rtol=1e-6)  # the root of 1e-10
+    assert priorities.largest.tolist() == [1.0]
+
+
+def test_priorities_that_are_loaded_before_the_first_transition_is_complete():
+    replay = Replay(1, 5, Layout((1,), np.float32, 4))
+    priorities, world = Priorities(replay, 3), World(replay, item=lambda number: [number])
+    priorities.load({name: array.copy() for name, array in priorities.state().items()})
+    for step in range(4):
+        world.step([""])
+        priorities.follow()
+        assert priorities.tree.total.tolist() == [max(step - 1, 0)]  # slots 0, 1, ... after three steps

@@ -7,12 +7,14 @@ from protovalue.cli import main
 from protovalue.config import CollectConfig, DqnConfig, EnvOptions
 from protovalue.data.collect import collect
 from protovalue.data.dataset import open_dataset
-from protovalue.data.format import End
+from protovalue.data.format import End, Manifest
+from protovalue.envs.registry import make
 from protovalue.errors import UserError
 from protovalue.online.dqn import train_dqn
 from protovalue.online.loop import Loop
-from protovalue.runs import read_checkpoint
-from tests.online.test_loop import Killed, killed_at
+from protovalue.online.record import Recorder
+from protovalue.runs import read_checkpoint, read_run
+from tests.online.rigged import Killed, killed_at
 
 
 def config(folder, **changes):
@@ -53,7 +55,7 @@ def test_the_data_set_is_what_the_agent_lived_through(tmp_path, monkeypatch):
     assert {e.checkpoint for e in episodes} == {0, 1, 2, 3, 4}
 
 
-@pytest.mark.parametrize("kills", [[10], [45, 81], [121, 149]])
+@pytest.mark.parametrize("kills", [[39], [45, 81], [121, 149]])
 def test_a_killed_recording_ends_like_one_that_was_not(tmp_path, monkeypatch, kills):
     train_dqn(config(tmp_path / "whole"), quiet=True)
     killed_at(monkeypatch, steps := list(kills))
@@ -87,7 +89,11 @@ def test_an_environment_without_a_state_cuts_its_episode(tmp_path, monkeypatch):
 def test_collect_with_a_dqn(tmp_path, capsys):
     flags = f"collect minatar/breakout --policy dqn --steps 60 --seed 4 --out {tmp_path}/d"
     assert main(flags.split()) == 0
-    assert "60 transitions of minatar/breakout" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert f"{tmp_path}/d: 60 transitions of minatar/breakout in" in printed
+    assert f"the agent: pvn evaluate {tmp_path}/d-agent; its stages: pvn data info {tmp_path}/d" in printed
+    agent = read_run(tmp_path / "d-agent")
+    assert (agent["config"]["seeds"], agent["config"]["stages"], agent["done"]["steps"]) == ("4", 50, 60)
     data = open_dataset(tmp_path / "d")
     assert data.folders[0].manifest.provenance[0]["policy"] == "dqn"
     assert (tmp_path / "d-agent" / "done.json").is_file()
@@ -109,3 +115,88 @@ def test_mistakes(tmp_path, capsys):
         train_dqn(config(tmp_path), quiet=True)
     assert open_dataset(tmp_path / "data").num_transitions == 50
     assert not (tmp_path / "run").exists()
+
+
+def recorder(folder, stages=4, steps=10):
+    return Recorder(folder, make("minatar/breakout"), steps, stages, seed=3)
+
+
+def test_a_recorder_by_hand(tmp_path):
+    """Ten steps in four stages: 0 to 2 are stage 0, 3 and 4 stage 1, 5 to 7 stage 2, 8 and 9 stage 3."""
+    one, frame = recorder(tmp_path / "d"), np.zeros((10, 10, 4), bool)
+    one.close(complete=True)  # nothing was begun: nothing is written
+    assert not (tmp_path / "d").exists()
+    one.open()
+    assert Manifest.read(tmp_path / "d").provenance == [
+        {"by": "pvn dqn", "policy": "dqn", "seed": 3, "steps": 10, "stages": 4, "first_episode": 0}
+    ]
+    for step in range(10):
+        one.begin(step, frame)
+        one.add(step % 3, float(step), frame)
+        if step == 6:
+            episodes, under_way = one.save()
+            assert (episodes, under_way["actions"].tolist(), under_way["checkpoint"].tolist()) == (6, [0], [2])
+            assert Manifest.read(tmp_path / "d").episodes == 6  # on the disk
+        if step < 9:
+            one.end(End.TRUNCATED if step % 2 else End.TERMINATED)
+    one.close(complete=True)
+    one.close(complete=False)  # twice is once
+    data = open_dataset(tmp_path / "d")
+    episodes = [data.episode(i) for i in range(10)]
+    assert [episode.checkpoint for episode in episodes] == [0, 0, 0, 1, 1, 2, 2, 2, 3, 3]
+    assert [episode.actions.tolist() for episode in episodes] == [[step % 3] for step in range(10)]
+    assert [episode.rewards.tolist() for episode in episodes] == [[float(step)] for step in range(10)]
+    assert [episode.end for episode in episodes] == [End.TERMINATED, End.TRUNCATED] * 4 + [End.TERMINATED, End.CUT]
+    assert data.folders[0].manifest.complete
+
+
+def test_a_recorder_goes_back_to_a_checkpoint(tmp_path):
+    frame = np.ones((10, 10, 4), bool)
+    one = recorder(tmp_path)
+    one.open()
+    for step in range(3):
+        one.begin(step, frame)
+        one.add(step, 1.0, frame)
+        if step == 1:
+            saved = one.save()
+        one.end(End.TERMINATED)
+    one.close(complete=False)
+    assert saved[0] == 1
+    again = recorder(tmp_path)
+    again.resume(*saved)
+    again.add(2, 5.0, frame)
+    again.end(End.TRUNCATED)
+    again.begin(9, frame)  # without a transition: dropped
+    again.close(complete=True)
+    data = open_dataset(tmp_path)
+    assert [data.episode(i).actions.tolist() for i in range(data.num_episodes)] == [[0], [1, 2]]
+    assert data.episode(1).frames.all()
+    assert data.episode(1).end == End.TRUNCATED
+    for keep in (2, 3):  # what a run has recorded must be there; its last checkpoint may be older than the end
+        if keep == 2:
+            recorder(tmp_path).check(keep)
+        else:
+            with pytest.raises(UserError, match=f"{tmp_path}: found 2 episodes, expected the 3 that the run has"):
+                recorder(tmp_path).check(keep)
+    recorder(tmp_path).check(0)
+    with pytest.raises(UserError, match="holds a data set that this run did not begin; choose another folder"):
+        recorder(tmp_path).check()  # a finished one is not begun again
+    with pytest.raises(UserError, match="did not begin"):
+        recorder(tmp_path, stages=5).check(2)
+    recorder(tmp_path / "new").check()
+    recorder(tmp_path / "new").check(0)
+    assert not (tmp_path / "new").exists()
+
+
+def test_what_was_recorded_before_the_first_checkpoint_is_recorded_again(tmp_path):
+    frame = np.ones((10, 10, 4), bool)
+    for action in (1, 2):
+        one = recorder(tmp_path)
+        one.open()
+        one.begin(0, frame)
+        one.add(action, 1.0, frame)
+        one.end(End.TERMINATED)
+        one.close(complete=False)
+    data = open_dataset(tmp_path)
+    assert (data.num_episodes, data.episode(0).actions.tolist()) == (1, [2])
+    assert len(data.folders[0].manifest.provenance) == 1

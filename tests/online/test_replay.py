@@ -1,6 +1,8 @@
 """The replay against episodes remembered in plain lists: boundaries, n-step sums, the ring, stacks, files."""
 
+import os
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -274,3 +276,159 @@ def test_no_room_is_one_clear_line(monkeypatch, tmp_path):
 
 def test_memory_is_read_from_the_system():
     assert 2**20 < module.available_memory() < 2**50
+
+
+def test_the_window_by_hand():
+    """Ten slots: in which ones a transition can start, of single frames and of stacks of three."""
+    for stack, first_of_full in ((None, 5), (3, 7)):  # a stack of three needs two frames before
+        replay = Replay(2, 10, Layout((1,), np.uint8, 5, stack=stack))
+        assert (replay.slots, replay.seeds) == (11, 2)  # and one that is open
+        replay.begin(np.zeros((2, 1)))
+        no = np.zeros(2, np.bool_)
+        for step in range(15):
+            if step in (3, 10):
+                assert [bound.tolist() for bound in replay.window(1)] == [[0, 0], [step, step]]
+                assert [bound.tolist() for bound in replay.window(4)] == [[0, 0], [step - 3, step - 3]]
+            replay.add(np.zeros(2, int), np.zeros(2), no, no, np.zeros((2, 1)), np.zeros((2, 1)))
+        assert [bound.tolist() for bound in replay.window(1)] == [[first_of_full] * 2, [15, 15]]
+        assert [bound.tolist() for bound in replay.window(4)] == [[first_of_full] * 2, [12, 12]]
+    assert Replay(1, 10, layout(), slack=6).slots == 17
+
+
+@pytest.mark.parametrize("num_actions", [5, 64, 65])
+def test_every_action_and_kind_is_read_back(num_actions):
+    replay = Replay(1, 4 * num_actions, Layout((1,), np.float32, num_actions))
+    replay.begin(np.zeros((1, 1)))
+    expected = []
+    for action in range(num_actions):
+        for terminated, truncated in ((False, False), (True, False), (False, True)):
+            expected.append((action, 0 if terminated else 0.5))
+            flags = (np.array([terminated]), np.array([truncated]))
+            replay.add(np.array([action]), np.array([1.0]), *flags, np.ones((1, 1)), np.ones((1, 1)))
+    slots = np.arange(4 * num_actions)[None]
+    assert replay.kind(slots)[0].tolist() == [0, 1, 2, LAST] * num_actions
+    batch = replay.batch(slots[replay.kind(slots) != LAST][None], 1, 0.5)
+    assert list(zip(batch.action[0].tolist(), batch.discount[0].tolist(), strict=True)) == expected
+
+
+def test_a_cut_keeps_the_action_of_the_transition_before_it():
+    """Only what was going on, or was cut just now, is made a truncation; an episode that ended is left as it is."""
+    for action in range(5):
+        for end in ("", "terminated", "truncated"):
+            replay = Replay(2, 10, layout())
+            replay.begin(np.zeros((2, 2)))
+            terminated, truncated = (np.array([end == kind] * 2) for kind in ("terminated", "truncated"))
+            replay.add(np.array([action, 4]), np.ones(2), terminated, truncated, np.ones((2, 2)), np.ones((2, 2)))
+            before = replay.written.tolist()
+            replay.cut()
+            kinds = replay.kind(np.array([[0, 1], [0, 1]])).tolist()
+            assert replay.batch(np.array([[0], [0]]), 1, 0.5).action.tolist() == [[action], [4]]
+            if end == "":
+                assert (before, replay.written.tolist(), kinds) == ([1, 1], [2, 2], [[2, LAST]] * 2)
+            else:
+                assert replay.written.tolist() == before == ([1, 1] if end == "terminated" else [2, 2])
+                assert kinds[0][0] == {"terminated": 1, "truncated": 2}[end]
+
+
+def test_a_final_observation_is_drawn_again_by_hand():
+    """Slots 0 and 1 go on, 2 was truncated, 3 is its final observation, 4 goes on."""
+    replay = Replay(1, 10, layout())
+    replay.begin(np.zeros((1, 2)))
+    for end in ("", "", "truncated", ""):
+        flags = (np.array([False]), np.array([end == "truncated"]))
+        replay.add(np.array([0]), np.zeros(1), *flags, np.zeros((1, 2)), np.zeros((1, 2)))
+    asked = []
+
+    def redraw(attempt, count):
+        asked.append((attempt, count))
+        return np.array([[0.99, [0.7, 0.75, 0.1][attempt], 0.0]])
+
+    # Of five slots .7 is 3: drawn again as .7, .75 (3 as well) and at last .1, slot 0. The others stay.
+    assert replay.sample(np.array([[0.2, 0.7, 0.99]]), 1, redraw).tolist() == [[1, 0, 4]]
+    assert asked == [(0, 3), (1, 3), (2, 3)]
+
+
+def test_a_stack_is_whole_after_more_frames_than_a_byte_counts():
+    replay = Replay(1, 400, Layout((1,), np.uint8, 5, stack=2))
+    replay.begin(np.array([[1]]))
+    no = np.array([False])
+    for step in range(300):
+        replay.add(np.array([0]), np.zeros(1), no, no, np.array([[step % 200 + 1]]), np.zeros((1, 1)))
+    assert replay.arrays["ages"][0, [0, 1, 254, 255, 256, 299]].tolist() == [0, 1, 254, 255, 255, 255]
+    batch = replay.batch(np.array([[0, 1, 255, 256, 257]]), 1, 0.9)
+    assert batch.obs[0, :, :, 0].tolist() == [[0, 1], [1, 1], [54, 55], [55, 56], [56, 57]]
+
+
+@pytest.mark.parametrize("steps", [3, 10, 17, 18, 19, 40])
+def test_more_steps_than_there_are_slots_between_two_saves(tmp_path, steps):
+    """18 slots: all of the ring is written, from any place of it, and only the newest of each place."""
+    replay = Replay(2, 12, layout(), slack=5)
+    world, rng = World(replay), np.random.default_rng(0)
+    for _ in range(7):
+        world.step(["", ""])
+    nested = tmp_path / "a" / "b"
+    replay.save(nested)
+    for _ in range(steps):
+        world.step(random_ends(rng, 2))
+    assert replay.unsaved == int((replay.written - 7).max())
+    replay.save(nested)
+    again = Replay(2, 12, layout(), slack=5)
+    again.load(nested, replay.written.tolist())
+    assert again.unsaved == 0
+    slots = all_slots(replay, 1)
+    for name in ("obs", "action", "reward", "discount", "next_obs"):
+        found, expected = (getattr(one.batch(slots, 1, 0.9), name) for one in (again, replay))
+        np.testing.assert_array_equal(found, expected)
+    for name in replay.arrays:
+        size = 2 * 18 * replay.arrays[name][0, 0].nbytes
+        assert (nested / f"{name}.bin").stat().st_size <= size
+
+
+@pytest.mark.parametrize("mapped", [False, True])
+def test_a_save_is_durable_and_leaves_no_file_open(tmp_path, monkeypatch, mapped):
+    calls, fsync, flush = [], os.fsync, np.memmap.flush
+    monkeypatch.setattr(module.os, "fsync", lambda file: calls.append("fsync") or fsync(file))
+    monkeypatch.setattr(np.memmap, "flush", lambda array: calls.append("flush") or flush(array))
+    folder = tmp_path / "a" / "b"
+    replay = Replay(1, 4, layout(), folder=folder if mapped else None)
+    World(replay)
+    replay.save(folder)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    replay.save(folder)
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    assert calls == (["flush"] if mapped else ["fsync"]) * 6  # items, codes and rewards, twice
+    if mapped:  # five slots each, from the beginning
+        assert {path.name: path.stat().st_size for path in folder.iterdir()} == {
+            "items.bin": 40, "codes.bin": 5, "rewards.bin": 20,
+        }  # fmt: skip
+        (folder / "codes.bin").write_bytes(b"\x04")  # too short: it grows again, what is there stays
+        assert Replay(1, 4, layout(), folder=folder).arrays["codes"][0].tolist() == [4, 0, 0, 0, 0]
+
+
+def test_sizes_as_text():
+    assert module.gibibytes(2**28) == "0.25 GiB"
+    assert module.gibibytes(2**28 - 2**20) == "255.0 MiB"
+    assert module.gibibytes(5 * 2**29) == "2.50 GiB"
+    assert module.gibibytes(0) == "0.0 MiB"
+
+
+def test_memory_by_hand(monkeypatch):
+    text = "MemTotal:  900 kB\nMemAvailable:    123 kB\nSwap: 4 kB\n"
+    monkeypatch.setattr(module.Path, "read_text", lambda path: text if str(path) == "/proc/meminfo" else "")
+    assert module.available_memory() == 123 * 1024
+
+    def missing(path):
+        raise FileNotFoundError(path)
+
+    monkeypatch.setattr(module.Path, "read_text", missing)  # another system
+    monkeypatch.setattr(module.os, "sysconf", {"SC_PHYS_PAGES": 7, "SC_PAGE_SIZE": 4096}.__getitem__)
+    assert module.available_memory() == 7 * 4096
+
+
+def test_no_memory_is_one_clear_line(monkeypatch):
+    def full(*args):
+        raise MemoryError
+
+    monkeypatch.setattr(module.np, "zeros", full)
+    with pytest.raises(UserError, match="--replay-size: no memory for 10 steps of 3 seeds; choose a smaller one, or"):
+        Replay(3, 10, layout())

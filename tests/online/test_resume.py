@@ -1,5 +1,10 @@
 """What a resumed run repeats: with agents that are greedy, whose encoders learn, stopped right after an update."""
 
+import os
+import signal
+import subprocess
+import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +20,7 @@ from protovalue.online.loop import Loop
 from protovalue.online.record import Recorder
 from protovalue.online.replay import Layout, Replay
 from protovalue.runs import Run, read_checkpoint
-from tests.online.test_loop import Killed, killed_at, numbers
+from tests.online.rigged import Killed, config, killed_at, learned, numbers, run
 
 EVERY = 2  # steps between checkpoints; there is an update in every step, so each of them is right after one
 
@@ -172,3 +177,101 @@ def test_a_recording_goes_on_in_its_own_data_set_only(tmp_path, monkeypatch):
     (tmp_path / "data" / "manifest.json").write_text(manifest)
     train("recorded", tmp_path)
     assert Manifest.read(tmp_path / "data").transitions == 41
+
+
+@pytest.mark.parametrize("kills", [[7], [41, 79], [120, 121, 229]])
+@pytest.mark.parametrize("options", [{}, {"prioritised": True, "n_step": 2}, {"finetune": True}, {"mapped": True}])
+def test_a_killed_run_ends_bit_for_bit_like_one_that_was_not(tmp_path, monkeypatch, kills, options):
+    options = dict(options)
+    mapped = options.pop("mapped", False)
+    if options.get("finetune"):
+        options |= {"update_every": 8}  # its updates are slow
+    settings = {"env": "minatar/breakout", "options": EnvOptions(max_steps=9), **options}
+
+    def where(name):
+        return config(tmp_path / name, replay_dir=tmp_path / f"{name}-replay" if mapped else None, **settings)
+
+    whole = run(where("whole"))
+    killed_at(monkeypatch, steps := list(kills))
+    while steps:
+        with pytest.raises(Killed):
+            run(where("cut"))
+    path = run(where("cut"))
+    expected, found = learned(whole), learned(path)
+    assert expected.keys() == found.keys()
+    for name, array in expected.items():
+        np.testing.assert_array_equal(found[name], array, err_msg=name)
+    assert read_checkpoint(path).state == read_checkpoint(whole).state
+    assert numbers(path) == numbers(whole)
+
+
+def test_killed_with_9_on_the_command_line_and_repeated(tmp_path):
+    flags = "online --encoder random:minatar:1 --env minatar/breakout --seeds 0-1 --steps 900 --replay-min 50"
+    command = [sys.executable, "-m", "protovalue.cli", *f"{flags} --checkpoint-every 100 --threads 1 --out".split()]
+    subprocess.run([*command, str(tmp_path / "whole")], check=True, capture_output=True)
+    process = subprocess.Popen([*command, str(tmp_path / "cut")], stderr=subprocess.DEVNULL)
+    while not list((tmp_path / "cut").glob("checkpoints/step-*")):
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not (tmp_path / "cut" / "done.json").exists()
+    subprocess.run([*command, str(tmp_path / "cut")], check=True, capture_output=True)
+    np.testing.assert_array_equal(learned(tmp_path / "cut")["agent.theta"], learned(tmp_path / "whole")["agent.theta"])
+    assert numbers(tmp_path / "cut") == numbers(tmp_path / "whole")
+
+
+def test_an_environment_without_a_state_starts_a_new_episode(tmp_path, monkeypatch):
+    killed_at(monkeypatch, [50, 130])
+    for _ in range(2):
+        with pytest.raises(Killed):
+            run(config(tmp_path / "r"))
+    path = run(config(tmp_path / "r"))
+    state = read_checkpoint(path).state
+    assert state["env"] is None
+    codes = np.fromfile(path / "replay" / "codes.bin", np.uint8)[:149]
+    # Every truncated transition is followed by its final observation, also those that the resumptions cut.
+    kinds = codes[: min(state["written"][0], 149)] % 4
+    assert all(kinds[i + 1] == 3 for i in np.flatnonzero(kinds == 2) if i + 1 < len(kinds))
+
+
+def test_ctrl_c_saves_and_the_same_command_continues(tmp_path, monkeypatch):
+    whole = run(config(tmp_path / "whole", env="minatar/breakout"))
+    real = Loop.act
+
+    def act(self):
+        real(self)
+        if self.step == 33:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(Loop, "act", act)
+    with pytest.raises(KeyboardInterrupt):
+        run(config(tmp_path / "r", env="minatar/breakout"))
+    assert (tmp_path / "r" / "checkpoints" / "step-000000000033").is_dir()
+    monkeypatch.undo()
+    path = run(config(tmp_path / "r", env="minatar/breakout"))
+    np.testing.assert_array_equal(learned(path)["agent.theta"], learned(whole)["agent.theta"])
+
+
+def test_more_steps_continue_a_finished_run_if_its_replay_was_kept(tmp_path):
+    whole = run(config(tmp_path / "whole", env="minatar/breakout", steps=260))
+    run(config(tmp_path / "r", env="minatar/breakout"))
+    path = run(config(tmp_path / "r", env="minatar/breakout", steps=260))
+    np.testing.assert_array_equal(learned(path)["agent.theta"], learned(whole)["agent.theta"])
+    done = run(config(tmp_path / "done", keep_replay=False))
+    assert not (done / "replay").exists()
+    assert run(config(tmp_path / "done", keep_replay=False)) == done  # nothing left to do
+    with pytest.raises(UserError, match="items.bin: missing: the run cannot go on without its replay"):
+        run(config(tmp_path / "done", steps=260))
+
+
+def test_many_truncations_do_not_outrun_the_checkpoints(tmp_path, monkeypatch):
+    """Each step of a one-step episode takes two slots: checkpoints come early enough to keep what they hold."""
+    settings = {"env": "minatar/breakout", "options": EnvOptions(max_steps=1), "steps": 300}
+    whole = run(config(tmp_path / "whole", **settings))
+    killed_at(monkeypatch, steps := [99, 150, 219])
+    while steps:
+        with pytest.raises(Killed):
+            run(config(tmp_path / "r", **settings))
+    path = run(config(tmp_path / "r", **settings))
+    np.testing.assert_array_equal(learned(path)["agent.theta"], learned(whole)["agent.theta"])

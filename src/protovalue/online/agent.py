@@ -85,7 +85,7 @@ class Agent(nn.Module):
         self._sizes = (num_features, *rule.hidden, outputs)
         self.heads, self.target_heads = Heads(seeds, self._sizes), Heads(seeds, self._sizes)
         support = torch.linspace(-rule.value_range, rule.value_range, rule.atoms)
-        self.register_buffer("support", support, persistent=False)
+        self.register_buffer("support", support)
         self.updates = 0
 
     def pack(self, device: str) -> None:

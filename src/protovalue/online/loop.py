@@ -136,7 +136,7 @@ class Loop:
         self._explore = Draws(self.seeds, EXPLORE, 2)
         self._sample = Draws(self.seeds, SAMPLE, _set(config.batch_size))
         count = len(self.seeds)
-        self._returns, self._lengths = np.zeros(count), np.zeros(count, np.int64)  # of the episodes under way
+        self._returns = np.zeros(count)  # of the episodes under way
         self._finished: list[list[float]] = [[] for _ in self.seeds]  # returns since the last log line
         self._recent: list[list[float]] = [[] for _ in self.seeds]  # the last RECENT returns
         self._totals = torch.zeros(3, count, device=agent.theta.device)  # loss, value, gradient norm: sums since then
@@ -245,7 +245,6 @@ class Loop:
             "written": self._replay.written.tolist(),
             "env": self._env.save_state(),
             "returns": self._returns.tolist(),
-            "lengths": self._lengths.tolist(),
             "finished": self._finished,
             "recent": self._recent,
             "summed": self._summed,
@@ -286,11 +285,12 @@ class Loop:
         self._totals.copy_(torch.from_numpy(checkpoint.tensors["totals"]))
         self._summed, self._finished = state["summed"], state["finished"]
         self._replay.load(self._folder, state["written"])
+        if self._priorities is not None:
+            self._priorities.load(checkpoint.tensors)
         going_on = state["env"] is not None
         if going_on:
-            self._env.reset()
             self._obs = self._env.load_state(state["env"])
-            self._returns, self._lengths = np.array(state["returns"]), np.array(state["lengths"], np.int64)
+            self._returns = np.array(state["returns"])
         else:
             self._obs, _ = self._env.reset(seed=environment_seeds(self.seeds, TRAIN, self.step))
             self._replay.cut()
@@ -298,8 +298,7 @@ class Loop:
         if not going_on:
             self._replay.begin(items)
         if self._priorities is not None:
-            self._priorities.load(checkpoint.tensors)
-            self._priorities.follow()
+            self._priorities.follow()  # a cut makes transitions complete
         self._restore_recorder(checkpoint)
         if self._recorder and not going_on:
             self._recorder.end(End.CUT)
@@ -318,12 +317,11 @@ class Loop:
 
     def _count(self, rewards: NDArray[np.float32], ended: NDArray[np.bool_]) -> None:
         self._returns += rewards
-        self._lengths += 1
         if ended.any():
             for s in np.flatnonzero(ended):
                 self._finished[s].append(float(self._returns[s]))
                 self._recent[s] = [*self._recent[s], float(self._returns[s])][-RECENT:]
-                self._returns[s], self._lengths[s] = 0.0, 0
+                self._returns[s] = 0.0
 
     def _metrics(self) -> dict[str, float]:
         """Return what happened since the last call, and forget it."""

@@ -62,7 +62,7 @@ class Recorder:
     def begin(self, step: int, frame: Array) -> None:
         """Start an episode at the training step `step`."""
         assert self._writer is not None
-        self._buffer = self._writer.begin(frame, min(step * self._stages // self._steps, self._stages - 1))
+        self._buffer = self._writer.begin(frame, step * self._stages // self._steps)
 
     def add(self, action: int, reward: float, frame: Array) -> None:
         """Record a transition and the frame that it led to."""

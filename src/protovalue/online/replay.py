@@ -248,11 +248,9 @@ class Replay:
         return int(min(self.written[s] + 1, self.slots))
 
     def _spans(self, first: int, end: int) -> Iterator[tuple[int, int]]:
-        """Split the slots first .. end - 1 into at most two runs of places in the ring."""
+        """Split the slots first .. end - 1, at least one, into at most two runs of places in the ring."""
         first = max(first, end - self.slots)
         start, stop = int(first % self.slots), int((end - 1) % self.slots) + 1
-        if end <= first:
-            return
         if start < stop:
             yield start, stop
         else:
