@@ -4,10 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from protovalue.config import CollectConfig
+from protovalue.data.collect import collect
 from protovalue.envs.registry import make
 from protovalue.errors import UserError
 from protovalue.indicators.base import INDICATORS
-from protovalue.study.file import Seeds, load_study
+from protovalue.study.file import Seeds, fill, load_study
 from protovalue.study.lines import Source
 from tests.study.helpers import TINY, parse
 
@@ -86,6 +88,24 @@ def replaced(old: str, new: str) -> str:
         (TINY + "[env.'minatar/breakuot']\nsticky = 0.1\n", 34, "'minatar/breakuot': did you mean 'minatar/breakout'"),
         (TINY + "[methods.bc]\nenv = 'x'\n", 35, "env: found 'x', expected a table: [methods.bc.env]"),
         (TINY + "[methods.dqn.env]\nstack = 2\n", 35, "stack: found in [methods.dqn.env], expected it in [env]"),
+        (replaced("[online]\nsteps = 60", "[online]\ngamma = 2.0"), 17, "--gamma: found 2.0, expected between 0 and 1"),
+        (replaced("[dqn]\nsteps = 60", "[dqn]\ngamma = 2.0"), 21, "--gamma: found 2.0, expected between 0 and 1"),
+        (replaced("episodes = 2", "epsilon = 2.0"), 26, "--epsilon: found 2.0, expected between 0 and 1"),
+        (replaced("steps = 300", "policy = 'dqn'\ngamma = 2.0"), 7, "--gamma: found 2.0, expected between 0 and 1"),
+        (replaced("steps = 300", "policy = 'dqn'\nout = 'x'"), 7, "unknown key 'out'"),
+        (replaced("steps = 300", "policy = 'dgn'"), 6, "unknown policy 'dgn': did you mean 'dqn'?"),
+        (replaced("steps = 300", "kind = 'rlu'\nsource = 3"), 7, "source: found 3, expected text such as"),
+        (replaced("pretraining = 2", "pretraining = ['a']"), 9, "expected how many seeds, or a list such as [0, 1, 2]"),
+        (replaced("pretraining = 2", "pretraining = [true]"), 9, "expected how many seeds, or a list"),
+        (replaced("pretraining = 2", "pretraining = [-1]"), 9, "expected how many seeds, or a list"),
+        (replaced("pretraining = 2", "pretraining = true"), 9, "expected how many seeds, or a list"),
+        (replaced("pretraining = 2", "pretraining = 'x'"), 9, "expected how many seeds, or a list"),
+        (replaced("tasks = 8", "method = 'missing.py'"), 29, "missing.py"),
+        (
+            replaced("[dqn]\nsteps = 60\nreplay_min = 20\nseeds = 1\n\n", "").replace("\n[methods.dqn]\n", ""),
+            3,
+            "normalise: found dqn with no method dqn",
+        ),
         (replaced("pretraining = 2", "pair = 2"), 9, "pair: found 2, expected true or false"),
         (replaced("pretraining = 2", "pretraining = 2\npair = true"), 10, "1 for data and 2 for pretraining"),
         (TINY + "name = 'again'\n", None, ""),
@@ -172,6 +192,23 @@ def test_a_setting_that_nothing_uses_is_refused(text, line, expected):
 )
 def test_a_setting_that_something_uses_is_not(text):
     parse(text)
+
+
+def test_what_a_file_does_not_say():
+    study = parse(ONLY_RANDOM)
+    seeds = study.seeds
+    assert (seeds.data, seeds.pretraining, seeds.online, seeds.dqn, seeds.pair) == ((0,), (0,), (0,), (0,), False)
+    assert (study.name, study.title, study.threads, study.normalise) == ("study", "study", 1, "none")
+    assert (study.widths, study.tasks) == ((None,), (None,))
+    assert (study.data.kind, study.data.policy) == ("collect", "random")
+    assert parse("threads = 3\n" + ONLY_RANDOM).threads == 3
+    assert parse(replaced("steps = 300", "policy = 'dqn'\nstages = 5")).data.settings == {"stages": 5}
+
+
+def test_one_game_and_one_seed_need_no_placeholder():
+    study = parse(TINY.replace("steps = 300", "kind = 'minari'\nsource = ['a', 'b/{game}']"))
+    assert study.data.source == ("a", "b/{game}")
+    assert [fill(template, "minatar/breakout", 3) for template in ("{game}/{seed}", "x")] == ["breakout/3", "x"]
 
 
 TWO = TINY.replace('["minatar/breakout"]', '["minatar/breakout", "minatar/asterix"]')
@@ -290,6 +327,21 @@ def test_a_folder_must_be_there_before_anything_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match=r"^study.toml:7: data/breakout: not a data set"):
         parse(TINY.replace("steps = 300", "kind = 'folder'\nfolder = 'data/{game}'"))
+
+
+def test_a_folder_must_hold_the_environment_that_it_is_named_for(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    made = collect(CollectConfig("minatar/asterix", Path("data/asterix-2"), steps=20))
+    text = TINY.replace("steps = 300", "kind = 'folder'\nfolder = 'data/asterix-{seed}'").replace(
+        "[seeds]", "[seeds]\ndata = [2]"
+    )
+    with pytest.raises(
+        UserError, match=r"^study.toml:7: data/asterix-2: a data set of minatar/asterix, expected minatar/b"
+    ):
+        parse(text)
+    assert parse(text.replace("minatar/breakout", "minatar/asterix")).data.checksums == {
+        "data/asterix-2": made.checksum
+    }
 
 
 def test_a_byte_order_mark_is_passed_over(tmp_path):

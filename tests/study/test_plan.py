@@ -1,5 +1,6 @@
 """The plan is pure: addresses depend on what a result depends on, stages are shared, commands are what they say."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,32 @@ def test_the_grid_is_laid_out_once():
     end_to_end = laid_out.cells[-1]
     assert (end_to_end.method, end_to_end.data, end_to_end.encoder, end_to_end.tasks) == ("dqn", None, None, None)
     assert laid_out.random_policy == {"minatar/breakout": f"{end_to_end.run}/random.json"}
+
+
+def test_stages_are_named_by_what_they_are_and_counted_in_units_of_work():
+    units = {}
+    for stage in plan(parse(TINY), ROOT).stages:
+        name, _, mark = stage.id.rpartition("-")
+        assert re.fullmatch("[0-9a-f]{8}", mark)
+        units[name] = (stage.rate, stage.units)
+        assert stage.fresh == (stage.kind == "collect")  # the others go on where they were
+        assert ("--cache" in stage.command) == ("pretrain/breakout-pvn" in stage.id)
+    # transitions; steps x batch, none for what is not trained; agent steps; episodes x agents
+    network = "minatar minatar x1"
+    assert units == {
+        "data/breakout-random-0": ("collect minatar", 300),
+        **{f"pretrain/breakout-pvn-x1-t8-s{seed}": (f"pretrain pvn {network} threads 1", 5 * 16) for seed in (0, 1)},
+        **{f"pretrain/breakout-random-x1-s{seed}": (f"pretrain random {network} threads 1", 0) for seed in (0, 1)},
+        **{
+            f"{kind}/breakout-{name}-s{seed}": (f"{rate} {network} seeds 2 threads 1", work)
+            for kind, rate, work in (("online", "online", 60), ("evaluate", "evaluate online", 2 * 2))
+            for name in ("pvn-x1-t8", "random-x1")
+            for seed in (0, 1)
+        },
+        "dqn/breakout-x1-s0": (f"dqn {network} seeds 1 threads 1", 60),
+        "evaluate/breakout-x1-s0": (f"evaluate dqn {network} seeds 1 threads 1", 2),
+        "random-policy/breakout-x1-s0": (f"random-policy dqn {network} seeds 1 threads 1", 2),
+    }
 
 
 @pytest.mark.parametrize(
@@ -270,7 +297,7 @@ def test_imports_fill_in_their_templates():
         "steps = 300", 'kind = "rlu"\nsource = "gs://x/{game}/run_{seed}-*"\nsplit = "mixed"'
     )
     stage = plan(parse(text.replace("pretraining = 2", "data = [4]")), ROOT).stages[0]
-    assert stage.kind == "import"
+    assert (stage.kind, stage.rate, stage.units) == ("import", "import rlu", 1)
     assert list(stage.command) == [
         "pvn", "import", "rlu", "gs://x/Pong/run_4-*", "--out", f"runs/x/{stage.folder}", "--split", "mixed",
     ]  # fmt: skip

@@ -483,7 +483,7 @@ def _data(
         return Data(kind, settings(source, path, table, CollectConfig, ("env", "out", "policy", "seed")))
     key = "folder" if kind == "folder" else "source"
     found = table.pop(key, None)
-    templates = tuple([found] if isinstance(found, str) else found or ())
+    templates = tuple(found if isinstance(found, list) else [found])
     if not templates or not all(isinstance(one, str) for one in templates):
         raise source.error(["data", key], f"{key}: found {found!r}, expected text such as 'data/{{game}}'")
     for template in templates:

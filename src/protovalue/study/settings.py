@@ -5,7 +5,7 @@ import types
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import MISSING, Field, fields
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from protovalue.config import EnvOptions
 from protovalue.errors import UserError, unknown
@@ -62,8 +62,6 @@ def build(source: Source, paths: Mapping[str, Sequence[str]], config: type[C], v
 def _convert(value: Any, hint: Any) -> Any:
     """Return a TOML value as a field of type `hint`; ValueError says what was expected."""
     origin = get_origin(hint)
-    if origin is Annotated:
-        return _convert(value, get_args(hint)[0])
     if origin in (Union, types.UnionType):
         inner = [one for one in get_args(hint) if one is not type(None)]
         return _convert(value, inner[0])
