@@ -62,6 +62,57 @@ def near(ours, theirs):
         assert not same((low - change * (high - low), high + change * (high - low)), theirs)
 
 
+def test_probability_of_improvement_by_hand():
+    x = {"a": np.array([[1.0, 2.0]]), "b": np.array([[5.0]])}
+    y = {"b": np.array([[5.0], [7.0]]), "a": np.array([[1.0], [0.0]])}  # tasks in another order
+    # a: 1 against 1 and 0 is 1/2 + 1, 2 against both is 2: 3.5 of 4. b: 5 against 5 and 7 is 1/2 of 2.
+    assert agg.probability_of_improvement(x, y) == pytest.approx((3.5 / 4 + 0.5 / 2) / 2)
+    assert agg.probability_of_improvement(y, x) == pytest.approx(1 - (3.5 / 4 + 0.5 / 2) / 2)
+
+
+def test_tasks_weigh_the_same_whatever_their_number_of_runs():
+    scores = {"a": np.array([[0.0]]), "b": np.array([[1.0, 2.0, 6.0]]), "c": np.array([[3.0], [5.0]])}
+    assert agg.mean(scores) == pytest.approx((0 + 3 + 4) / 3)
+    assert agg.median(scores) == pytest.approx(3)
+    assert agg.optimality_gap(scores) == pytest.approx(1 / 3)
+    np.testing.assert_allclose(agg.performance_profile(scores, [0.0, 2.5]), [2 / 3, (0 + 1 / 3 + 1) / 3])
+
+
+def test_iqm_of_unequal_numbers_of_runs_by_hand():
+    scores = {"a": np.array([[0.0]]), "b": np.array([[1.0, 2.0, 6.0]])}
+    # Weights 1/2 for 0 and 1/6 for 1, 2 and 6. A quarter at the bottom is half of the 0; a quarter at the top is the 6
+    # and half of the 2. Left are 1/4 of 0, 1/6 of 1 and 1/12 of 2: 1/3 over 1/2.
+    assert agg.iqm(scores) == pytest.approx(2 / 3)
+
+
+def test_all_statistics_of_one_table_by_hand():
+    """Eight runs in two tasks: a quarter, two, is cut off at each end of -1 0 .2 .4 .6 1 2 4."""
+    scores = {"a": np.array([[-1.0, 0.4], [1.0, 2.0]]), "b": np.array([[0.0], [0.2], [0.6], [4.0]])}
+    assert agg.iqm(scores) == pytest.approx((0.2 + 0.4 + 0.6 + 1) / 4)
+    assert agg.mean(scores) == pytest.approx((2.4 / 4 + 4.8 / 4) / 2)
+    assert agg.median(scores) == pytest.approx((0.6 + 1.2) / 2)
+    assert agg.optimality_gap(scores) == pytest.approx((2 + 0.6 + 0 + 0 + 1 + 0.8 + 0.4 + 0) / 8)
+    # More than tau, not as much: 1 is not above 1.
+    assert agg.performance_profile(scores, [-1.0, 0.2, 1.0, 4.0]).tolist() == [7 / 8, 5 / 8, 2 / 8, 0]
+    assert agg.performance_profile(scores, 0.5).tolist() == [4 / 8]
+
+
+def test_student_interval_by_hand():
+    # Means 1, 2, 3: standard deviation 1, t with 2 degrees of freedom 4.30265, half of the width 4.30265 / sqrt(3).
+    for values in ([1.0, 2.0, 3.0], [[0.0, 2.0], [2.0, 2.0], [3.0, 3.0]]):
+        found = agg.mean_interval(values)
+        assert (found.point, found.low, found.high) == pytest.approx((2, 2 - 2.484138, 2 + 2.484138), abs=1e-5)
+    # Means 0 and 2: standard deviation sqrt(2), t with 1 degree of freedom 12.7062.
+    found = agg.mean_interval([[0.0, 0.0], [1.0, 3.0]])
+    assert (found.point, found.low, found.high) == pytest.approx((1, 1 - 12.7062, 1 + 12.7062), abs=1e-4)
+    one = agg.mean_interval([[1.0, 2.0, 6.0]])
+    assert one.point == 3
+    assert not one.has_interval
+    for bad in (3.0, [], [1.0, np.inf], np.ones((2, 2, 2))):
+        with pytest.raises(ValueError, match=r"expected finite numbers \(P,\) or \(P, S\)"):
+            agg.mean_interval(bad)
+
+
 @given(st.integers(0, 10_000), st.integers(1, 7), st.integers(1, 12))
 @settings(max_examples=60, deadline=None)
 def test_points_are_rliables(seed, runs, tasks):
@@ -125,14 +176,6 @@ def test_probability_of_improvement_is_rliables():
     near((ours.low, ours.high), intervals["x,y"][:, 0])
 
 
-def test_probability_of_improvement_by_hand():
-    x = {"a": np.array([[1.0, 2.0]]), "b": np.array([[5.0]])}
-    y = {"b": np.array([[5.0], [7.0]]), "a": np.array([[1.0], [0.0]])}  # tasks in another order
-    # a: 1 against 1 and 0 is 1/2 + 1, 2 against both is 2: 3.5 of 4. b: 5 against 5 and 7 is 1/2 of 2.
-    assert agg.probability_of_improvement(x, y) == pytest.approx((3.5 / 4 + 0.5 / 2) / 2)
-    assert agg.probability_of_improvement(y, x) == pytest.approx(1 - (3.5 / 4 + 0.5 / 2) / 2)
-
-
 def test_every_resample_has_its_probability():
     """Two encoders with two agents: 4 draws of encoders times 16 of agents, all listed, are equally likely."""
     scores = np.array([[0.0, 1.0], [3.0, 10.0]])
@@ -167,21 +210,6 @@ def test_variance_of_a_nested_mean():
         assert values.var() == pytest.approx(variance, rel=0.015)
 
 
-def test_tasks_weigh_the_same_whatever_their_number_of_runs():
-    scores = {"a": np.array([[0.0]]), "b": np.array([[1.0, 2.0, 6.0]]), "c": np.array([[3.0], [5.0]])}
-    assert agg.mean(scores) == pytest.approx((0 + 3 + 4) / 3)
-    assert agg.median(scores) == pytest.approx(3)
-    assert agg.optimality_gap(scores) == pytest.approx(1 / 3)
-    np.testing.assert_allclose(agg.performance_profile(scores, [0.0, 2.5]), [2 / 3, (0 + 1 / 3 + 1) / 3])
-
-
-def test_iqm_of_unequal_numbers_of_runs_by_hand():
-    scores = {"a": np.array([[0.0]]), "b": np.array([[1.0, 2.0, 6.0]])}
-    # Weights 1/2 for 0 and 1/6 for 1, 2 and 6. A quarter at the bottom is half of the 0; a quarter at the top is the 6
-    # and half of the 2. Left are 1/4 of 0, 1/6 of 1 and 1/12 of 2: 1/3 over 1/2.
-    assert agg.iqm(scores) == pytest.approx(2 / 3)
-
-
 def test_one_encoder_gives_no_interval():
     rng = np.random.default_rng(0)
     scores = {"a": rng.normal(size=(1, 9)), "b": rng.normal(size=(3, 3))}
@@ -204,14 +232,16 @@ def test_the_generator_decides_and_nothing_else():
         np.testing.assert_array_equal(array, before[task])
 
 
-def test_student_interval_by_hand():
-    # Means 1, 2, 3: standard deviation 1, t with 2 degrees of freedom 4.30265, half of the width 4.30265 / sqrt(3).
-    for values in ([1.0, 2.0, 3.0], [[0.0, 2.0], [2.0, 2.0], [3.0, 3.0]]):
-        found = agg.mean_interval(values)
-        assert (found.point, found.low, found.high) == pytest.approx((2, 2 - 2.484138, 2 + 2.484138), abs=1e-5)
-    one = agg.mean_interval([[1.0, 2.0, 6.0]])
-    assert one.point == 3
-    assert not one.has_interval
+def test_intervals_are_the_middle_95_percent_of_2000_resamples():
+    scores = by_task(matrix_of(2))
+    values = agg.bootstrap(scores, np.random.default_rng(3))
+    found = agg.aggregates(scores, np.random.default_rng(3))
+    for name, drawn in values.items():
+        assert drawn.shape == (2000,)
+        # The 0.025-quantile of 2,000 in order lies between the 50th and the 51st from below.
+        below, above = np.sort(drawn)[[49, 50]], np.sort(drawn)[[1949, 1950]]
+        assert below[0] <= found[name].low <= below[1]
+        assert above[0] <= found[name].high <= above[1]
 
 
 @pytest.mark.parametrize("scores", [np.array([1.0, 2.0]), np.zeros((0, 3)), np.array([[1.0, np.nan]])])

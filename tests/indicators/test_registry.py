@@ -147,6 +147,7 @@ def test_bad_numbers_are_named(name: str) -> None:
     for proportion in (0.0, 1.0, -0.1, float("nan")):
         with pytest.raises(UserError, match=f"proportion: found {proportion}, expected more than 0 and less than 1"):
             make_indicator(name, (1, 10, 10), 5, proportion, generator())
+    assert make_indicator(name, (1, 10, 10), 1, 0.1, generator()).num_tasks == 1
     with pytest.raises(UserError, match="number of tasks: found 0, expected at least 1"):
         make_indicator(name, (1, 10, 10), 0, 0.1, generator())
     with pytest.raises(UserError, match=r"observation shape: found \(10, 10\)"):

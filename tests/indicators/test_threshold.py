@@ -48,19 +48,6 @@ tables = array_shapes(min_dims=2, max_dims=2, max_side=20).flatmap(
 proportions = st.floats(0.001, 0.999) | st.sampled_from([0.01, 0.05, 0.1, 0.25, 0.5, 0.75])
 
 
-@settings(max_examples=200, deadline=None)
-@given(tables, proportions, st.integers(1, 50))
-@example(np.zeros((2, 1), np.float32), 0.5, 1)
-@example(np.array([[-0.0], [0.0], [1.0]], np.float32), 0.4, 1)
-def test_no_threshold_comes_nearer(scores: NDArray[np.float32], proportion: float, chunk: int) -> None:
-    found = exact_thresholds(passes(torch.from_numpy(scores), chunk), proportion)
-    assert found.total == len(scores)
-    for task in range(scores.shape[1]):
-        threshold = found.thresholds[task].numpy()
-        assert int((scores[:, task] >= threshold).sum()) == int(found.counts[task])
-        assert int(found.counts[task]) == best_count(scores[:, task], proportion)
-
-
 def test_without_ties_it_is_the_quantile() -> None:
     scores = torch.stack([torch.randperm(1000, generator=torch.Generator().manual_seed(j)) for j in range(3)], 1)
     found = exact_thresholds(passes(scores.float() - 500, 64), 0.05)
@@ -87,21 +74,6 @@ def test_by_hand(scores: list[float], proportion: float, threshold: float, count
     assert found.thresholds.tolist() == [threshold]
     assert found.counts.tolist() == [count]
     assert str(found.thresholds.item()) != "-0.0"
-
-
-def test_counts_beyond_the_integers_of_float32_are_exact() -> None:
-    chunk = torch.randn(500_000, 1, generator=torch.Generator().manual_seed(0))
-
-    def scores() -> Iterator[Tensor]:
-        for _ in range(40):
-            yield chunk
-
-    found = exact_thresholds(scores, 0.01)
-    # 200,000 of 20 million are the 5,000 largest of the chunk, 40 times each.
-    expected = np.sort(chunk.numpy()[:, 0])[-5000]
-    assert found.total == 20_000_000
-    assert found.thresholds.item() == expected
-    assert found.counts.item() == 200_000
 
 
 def test_bad_scores_are_named() -> None:
@@ -245,3 +217,31 @@ def test_a_constant_network_is_warned_about() -> None:
     assert found.counts.tolist() == [0, 1]
     (line,) = proportion_warnings(found.proportions, 0.01)
     assert line.startswith("1 of 2 tasks never fire")
+
+
+@settings(max_examples=200, deadline=None)
+@given(tables, proportions, st.integers(1, 50))
+@example(np.zeros((2, 1), np.float32), 0.5, 1)
+@example(np.array([[-0.0], [0.0], [1.0]], np.float32), 0.4, 1)
+def test_no_threshold_comes_nearer(scores: NDArray[np.float32], proportion: float, chunk: int) -> None:
+    found = exact_thresholds(passes(torch.from_numpy(scores), chunk), proportion)
+    assert found.total == len(scores)
+    for task in range(scores.shape[1]):
+        threshold = found.thresholds[task].numpy()
+        assert int((scores[:, task] >= threshold).sum()) == int(found.counts[task])
+        assert int(found.counts[task]) == best_count(scores[:, task], proportion)
+
+
+def test_counts_beyond_the_integers_of_float32_are_exact() -> None:
+    chunk = torch.randn(500_000, 1, generator=torch.Generator().manual_seed(0))
+
+    def scores() -> Iterator[Tensor]:
+        for _ in range(40):
+            yield chunk
+
+    found = exact_thresholds(scores, 0.01)
+    # 200,000 of 20 million are the 5,000 largest of the chunk, 40 times each.
+    expected = np.sort(chunk.numpy()[:, 0])[-5000]
+    assert found.total == 20_000_000
+    assert found.thresholds.item() == expected
+    assert found.counts.item() == 200_000
