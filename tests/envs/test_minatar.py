@@ -3,6 +3,9 @@
 import json
 import logging
 import shutil
+import subprocess
+import sys
+import tomllib
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -397,3 +400,21 @@ def test_games_are_compiled_without_a_place_to_keep_them(monkeypatch, caplog):
         step = stepping.compile_step("breakout", breakout)
     assert "NUMBA_CACHE_DIR" in caplog.text
     assert step.py_func.__qualname__.startswith("breakout_")
+
+
+def test_numba_is_imported_by_making_a_game_and_the_package_never():
+    """numba costs a third of a second; the package would bring seaborn, and its licence."""
+    script = """
+import sys
+from protovalue.envs.registry import make
+assert "numba" not in sys.modules
+make("minatar/breakout", 2).reset(seed=0)
+assert "numba" in sys.modules
+print(*{"minatar", "seaborn", "pandas"} & sys.modules.keys())
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    needed = {name.partition(">")[0] for name in project["dependencies"]}
+    assert "numba" in needed
+    assert needed.isdisjoint({"minatar", "seaborn", "pandas"})
