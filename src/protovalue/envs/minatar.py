@@ -1,8 +1,7 @@
 """The five MinAtar games: 10x10 boolean grids with one channel per kind of object, all stepped by one compiled call."""
 
 import operator
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from gymnasium.error import ResetNeeded
@@ -13,7 +12,7 @@ from protovalue.envs.minatar_games import VERSION
 from protovalue.errors import UserError, unknown
 
 if TYPE_CHECKING:
-    from protovalue.envs.minatar_games.shared import Field, Rules
+    from protovalue.envs.minatar_games.shared import Field
 
 # An array of 16 elements is made faster from these than from the types: a step takes microseconds.
 _INT64, _FLOAT32, _BOOL = np.dtype(np.int64), np.dtype(np.float32), np.dtype(np.bool_)
@@ -28,14 +27,14 @@ class MinAtarEnv(Env):
     def __init__(self, env_id: str, game: str, num_envs: int, options: dict[str, Any]) -> None:
         from protovalue.envs.minatar_games import shared, stepping  # here and not above, because they import numba
 
-        rules = cast("Rules", import_module(f"protovalue.envs.minatar_games.{game}"))
+        rules = shared.rules_of(game)
         self._action_set = np.arange(6) if options["actions"] == "full" else np.array(rules.ACTIONS)
         frame = (shared.SIZE, shared.SIZE, rules.CHANNELS)
         self._describe(env_id, options, num_envs, frame, np.bool_, len(self._action_set))
         self._sticky = float(options["sticky"])
         self._max_steps = -1 if options["max_steps"] is None else int(options["max_steps"])
         self._fields = shared.COMMON | rules.FIELDS
-        self._step = stepping.compile_step(game, rules)
+        self._step = stepping.compile_step(game)
         self._games = np.zeros(num_envs, shared.record(rules))
         self._games["random"] = np.random.SeedSequence().generate_state(num_envs, np.uint64)
         self._obs = np.zeros((num_envs, self.stack, *frame), np.bool_)
