@@ -1,12 +1,19 @@
-"""Data sets: how fast batches are drawn and experience is collected, and how small an Atari frame is on disk."""
+"""Data sets: how fast batches are drawn and experience is collected, and how small an Atari frame is on disk.
+
+MinAtar's games are compared with the package `minatar`, in processor time: with its bare loop (act, state, and reset at
+the end of an episode), and with its games behind our interface, stacks, time limit and all.
+"""
 
 import json
 import os
 import statistics
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import minatar
 import numpy as np
 import torch
 from torch import nn
@@ -15,6 +22,8 @@ from protovalue.config import CollectConfig, EnvOptions
 from protovalue.data.collect import collect
 from protovalue.data.dataset import open_dataset
 from protovalue.data.sampler import Prefetcher, Sampler
+from protovalue.envs.base import PythonEnv
+from protovalue.envs.minatar import GAMES
 from protovalue.envs.registry import make
 
 BATCH = 256
@@ -109,6 +118,92 @@ def collect_share(game: str, steps: int, folder: Path) -> float:
     return statistics.median(rates["collect"]) / statistics.median(rates["bare"])
 
 
+class PackageGame:
+    """A game of the package `minatar`, for a vector of games stepped in Python."""
+
+    def __init__(self, name: str) -> None:
+        self.env = minatar.Environment(name)
+        self.actions = self.env.minimal_action_set()
+
+    def reset(self, seed: int | None) -> np.ndarray:
+        """Start an episode."""
+        self.env.seed(seed)
+        self.env.reset()
+        return self.env.state()
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool]:
+        """Play a step."""
+        reward, terminated = self.env.act(self.actions[action])
+        return self.env.state(), float(reward), bool(terminated), False
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def save_state(self) -> Any | None:
+        """Not needed here."""
+        return None
+
+    def load_state(self, state: Any) -> None:
+        """Not needed here."""
+
+
+def game_speeds(name: str, calls: int, rounds: int) -> dict[str, float]:
+    """Steps per second of processor time of one MinAtar game, ours and the package's; taking turns, medians."""
+    rng = np.random.default_rng(0)
+    alone = PackageGame(name)
+    alone.reset(0)
+
+    def bare(actions: np.ndarray) -> None:
+        env, action_set = alone.env, alone.actions
+        for action in actions[:, 0].tolist():
+            _, over = env.act(action_set[action])
+            env.state()
+            if over:
+                env.reset()
+                env.state()
+
+    def through(env: Any) -> Callable[[np.ndarray], None]:
+        env.reset(seed=0)
+
+        def run(actions: np.ndarray) -> None:
+            for row in actions:
+                env.step(row)
+
+        return run
+
+    ours = {count: make(f"minatar/{name}", count) for count in (1, 16)}
+    theirs = [PackageGame(name) for _ in range(16)]
+    frame, actions = alone.env.state().shape, len(alone.actions)
+    package = PythonEnv("package", ours[16].options, theirs, frame, np.bool_, actions)
+    players = {
+        "package, bare loop": (bare, 1, 4 * calls),
+        "package, 16 games": (through(package), 16, calls // 4),
+        "ours, 1 game": (through(ours[1]), 1, 4 * calls),
+        "ours, 16 games": (through(ours[16]), 16, 4 * calls),
+    }
+    found: dict[str, list[float]] = {what: [] for what in players}
+    for _ in range(rounds):
+        for what, (run, count, times) in players.items():
+            chosen = rng.integers(actions, size=(times, count))
+            start = time.process_time()
+            run(chosen)
+            found[what].append(times * count / (time.process_time() - start))
+    return {what: statistics.median(rates) for what, rates in found.items()}
+
+
+def games(calls: int, rounds: int) -> dict[str, float]:
+    """Compare all MinAtar games with the package's."""
+    result: dict[str, float] = {}
+    for name in GAMES:
+        speed = game_speeds(name, calls, rounds)
+        result[f"{name}, steps/s, 16 games"] = speed["ours, 16 games"]
+        many, one = speed["ours, 16 games"], speed["ours, 1 game"]
+        result[f"{name}, 16 games / package behind our interface"] = many / speed["package, 16 games"]
+        result[f"{name}, 16 games / package, bare loop"] = many / speed["package, bare loop"]
+        result[f"{name}, 1 game / package, bare loop"] = one / speed["package, bare loop"]
+    return result
+
+
 def main(quick: bool) -> None:
     """Print the table and a line of JSON."""
     steps = 20_000 if quick else 200_000
@@ -131,6 +226,7 @@ def main(quick: bool) -> None:
             "atari/Pong", 4_000 if quick else 20_000, folder
         )
         result["collecting / bare environment, minatar/breakout"] = collect_share("minatar/breakout", 50_000, folder)
+    result |= games(500 if quick else 2_000, 3 if quick else 7)
     for name, value in result.items():
-        print(f"{name:<50}{value:>12,.2f}")
+        print(f"{name:<58}{value:>12,.2f}")
     print(json.dumps({"benchmark": "data", **result}))

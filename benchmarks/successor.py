@@ -1,21 +1,22 @@
 """Are a proto-value network's predictions the successor measure? Against many rollouts from the same states.
 
-Collects random-policy experience, pretrains with the small preset, copies MinAtar games in random states and lets a
-random policy play on from each copy. With one rollout per state even exact predictions correlate weakly, because a
-rollout is one noisy sample; with the mean over many, exact predictions would correlate by nearly 1.
+Collects random-policy experience, pretrains with the small preset, saves MinAtar games in random states and lets a
+random policy play on from each many times. With one rollout per state even exact predictions correlate weakly, because
+a rollout is one noisy sample; with the mean over many, exact predictions would correlate by nearly 1.
 """
 
-import copy
 import json
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
-from minatar import Environment
 
 from protovalue.config import CollectConfig
 from protovalue.data.collect import collect
+from protovalue.envs.base import Env
+from protovalue.envs.registry import make
 from protovalue.indicators.precompute import load_indicator
 from protovalue.nets.encoders import make_encoder
 from protovalue.nets.heads import TaskHeads
@@ -40,31 +41,28 @@ def network(run: Path, actions: int) -> tuple[torch.nn.Module, TaskHeads]:
     return encoder, heads
 
 
-def random_states(game: str, count: int, rng: np.random.Generator) -> list[Environment]:
-    """Games in states that a random policy visits, a few steps apart."""
-    env = Environment(game)
-    env.seed(int(rng.integers(2**31)))
-    env.reset()
-    actions = env.minimal_action_set()
-    states: list[Environment] = []
+def random_states(env: Env, count: int, rng: np.random.Generator) -> list[dict[str, Any]]:
+    """States that a random policy visits, a few steps apart."""
+    env.reset(seed=int(rng.integers(2**31)))
+    states: list[dict[str, Any]] = []
     while len(states) < count:
         for _ in range(int(rng.integers(5, 30))):
-            if env.act(int(rng.choice(actions)))[1]:
-                env.reset()
-        states.append(copy.deepcopy(env))
+            env.step(rng.integers(env.num_actions, size=1))
+        states.append(env.save_state())
     return states
 
 
-def rollout(env: Environment, first: int, rng: np.random.Generator, horizon: int) -> np.ndarray:
-    """Frames of the states visited from a copy of `env`, taking `first` and then random actions."""
-    game = copy.deepcopy(env)
-    game.seed(int(rng.integers(2**31)))
-    actions, frames, action = game.minimal_action_set(), [], first
+def rollout(env: Env, state: dict[str, Any], first: int, rng: np.random.Generator, horizon: int) -> np.ndarray:
+    """Frames of the states visited from `state` on, taking `first` and then random actions."""
+    game = {**state["games"][0], "random": int(rng.integers(2**31))}
+    obs = env.load_state({**state, "games": [game]})
+    frames, action = [], first
     for _ in range(horizon):
-        frames.append(np.asarray(game.state(), np.bool_))
-        if game.act(actions[action])[1]:
+        frames.append(obs[0, -1])
+        obs, _, terminated, truncated, _ = env.step(np.array([action]))
+        if terminated[0] or truncated[0]:
             break
-        action = int(rng.integers(len(actions)))
+        action = int(rng.integers(env.num_actions))
     return np.stack(frames)
 
 
@@ -82,14 +80,15 @@ def measure(game: str, folder: Path, states: int, rollouts: int, steps: int) -> 
     indicator = load_indicator(run / "indicator")
     rng = np.random.default_rng(1)
     predicted, means, singles = [], [], []
-    for env in random_states(game, states, rng):
+    env = make(f"minatar/{game}", 1)
+    for state in random_states(env, states, rng):
         first = int(rng.integers(data.num_actions))
         sums = []
         for _ in range(rollouts):
-            frames = torch.from_numpy(rollout(env, first, rng, 500))[:, None]
+            frames = torch.from_numpy(rollout(env, state, first, rng, 500))[:, None]
             fires = indicator.rewards(frames).numpy()
             sums.append((GAMMA ** np.arange(len(fires))) @ fires)
-        obs = torch.from_numpy(np.asarray(env.state(), np.bool_))[None, None]
+        obs = torch.from_numpy(env.load_state(state))
         with torch.inference_mode():
             predicted.append(heads.taken(encoder(obs), torch.tensor([first]))[0].numpy())
         means.append(np.mean(sums, axis=0))

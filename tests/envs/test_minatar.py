@@ -3,6 +3,9 @@
 import json
 import logging
 import shutil
+import subprocess
+import sys
+import tomllib
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +17,7 @@ import pytest
 from gymnasium.error import ResetNeeded
 
 from protovalue.envs.minatar import GAMES
-from protovalue.envs.minatar_games import VERSION, breakout, shared, stepping
+from protovalue.envs.minatar_games import VERSION, shared, stepping
 from protovalue.envs.registry import make
 from protovalue.errors import UserError
 
@@ -119,7 +122,7 @@ def test_the_random_numbers_are_splitmix64():
     assert [draws.bits() for _ in range(5)] == published
 
     draw = numba.njit(lambda game: shared.uniform(game))
-    games = np.zeros(1, shared.record(breakout))
+    games = np.zeros(1, shared.record(shared.rules_of("breakout")))
     games["random"] = 1234567
     assert [draw(games[0]) for _ in range(5)] == [(bits // 2**12 + 0.5) / 2**52 for bits in published]
 
@@ -230,12 +233,12 @@ def test_seaquest_at_its_greatest_speed_is_the_packages():
 
 
 def rollout(env, policy, steps) -> list[list[Any]]:
-    """What a caller sees, as lists."""
+    """What a caller sees."""
     seen = []
     for _ in range(steps):
         obs, rewards, terminated, truncated, info = env.step(policy(env))
-        final = info["final_obs"][info["_final_obs"]].tolist() if info else None
-        seen.append([obs.tolist(), rewards.tolist(), terminated.tolist(), truncated.tolist(), final])
+        final = info["final_obs"].tobytes() if info else None
+        seen.append([obs.tobytes(), rewards.tolist(), terminated.tolist(), truncated.tolist(), final])
     return seen
 
 
@@ -379,14 +382,18 @@ def test_a_made_up_state_with_too_many_things_stops():
 
 def test_compiled_games_are_named_after_all_files_that_they_are_made_from(tmp_path, monkeypatch):
     """numba itself would go on with the old rules after a change in the file of a game."""
-    names = {stepping.compile_step("breakout", breakout).py_func.__qualname__}
+
+    def name() -> str:
+        return stepping.compile_step.__wrapped__("breakout").py_func.__qualname__
+
+    names = {name()}
     shutil.copytree(Path(stepping.__file__).parent, tmp_path / "games")
     monkeypatch.setattr(stepping, "__file__", str(tmp_path / "games" / "stepping.py"))
-    names.add(stepping.compile_step("breakout", breakout).py_func.__qualname__)
+    names.add(name())
     assert len(names) == 1
     for path in sorted((tmp_path / "games").glob("*.py")):
         path.write_text(path.read_text() + "\n")
-        names.add(stepping.compile_step("breakout", breakout).py_func.__qualname__)
+        names.add(name())
     assert len(names) == 1 + len(GAMES) + 3
 
 
@@ -394,6 +401,24 @@ def test_games_are_compiled_without_a_place_to_keep_them(monkeypatch, caplog):
     monkeypatch.setattr(numba.config, "CACHE_LOCATOR_CLASSES", "UserProvidedCacheLocator")
     monkeypatch.setattr(numba.config, "CACHE_DIR", "")
     with caplog.at_level(logging.WARNING):
-        step = stepping.compile_step("breakout", breakout)
+        step = stepping.compile_step.__wrapped__("breakout")
     assert "NUMBA_CACHE_DIR" in caplog.text
     assert step.py_func.__qualname__.startswith("breakout_")
+
+
+def test_numba_is_imported_by_making_a_game_and_the_package_never():
+    """numba costs a third of a second; the package would bring seaborn, and its licence."""
+    script = """
+import sys
+from protovalue.envs.registry import make
+assert "numba" not in sys.modules
+make("minatar/breakout", 2).reset(seed=0)
+assert "numba" in sys.modules
+print(*{"minatar", "seaborn", "pandas"} & sys.modules.keys())
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    needed = {name.partition(">")[0] for name in project["dependencies"]}
+    assert "numba" in needed
+    assert needed.isdisjoint({"minatar", "seaborn", "pandas"})

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from importlib import import_module
+from typing import Any, Protocol, TypeVar, cast
 
 import numpy as np
 from numba.extending import register_jitable
@@ -42,6 +43,11 @@ class Rules(Protocol):
 
     def paint(self, game: Any, frame: Frame) -> None:
         """Mark what is visible in an empty frame."""
+
+
+def rules_of(name: str) -> Rules:
+    """Import the file of a game."""
+    return cast(Rules, import_module(f"protovalue.envs.minatar_games.{name}"))
 
 
 def rule(function: Function) -> Function:

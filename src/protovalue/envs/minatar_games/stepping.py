@@ -1,5 +1,6 @@
 """The loop over games, compiled around the rules of one: sticky actions, time limit, stacks, the next episode."""
 
+import functools
 import hashlib
 import logging
 from collections.abc import Callable
@@ -9,15 +10,17 @@ from typing import Any, cast
 import numba
 from numpy.typing import NDArray
 
-from protovalue.envs.minatar_games.shared import SIZE, Rules, uniform
+from protovalue.envs.minatar_games.shared import SIZE, rules_of, uniform
 
 log = logging.getLogger(__name__)
 
 Array = NDArray[Any]
 
 
-def compile_step(name: str, rules: Rules) -> Callable[..., int]:
+@functools.cache
+def compile_step(name: str) -> Callable[..., int]:
     """Compile the loop for one game, or load what an earlier process compiled."""
+    rules = rules_of(name)
     begin, act, paint = rules.begin, rules.act, rules.paint
     cells = SIZE * SIZE * rules.CHANNELS
 
