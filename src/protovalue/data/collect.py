@@ -61,7 +61,7 @@ def collect(config: CollectConfig, quiet: bool = False) -> Dataset:
         raise ValueError(f"collect runs the random policy only, found {config.policy}")
     num_envs = config.num_envs or 16
     env = make(config.env, num_envs, **config.options.given())
-    done, parts = _already(config)
+    done, parts = _already(config, env)
     if done >= config.steps:
         return open_dataset(config.out)
     env_seed, policy_seed = np.random.SeedSequence(config.seed, spawn_key=(parts,)).spawn(2)
@@ -103,11 +103,12 @@ def collect_command(config: CollectConfig) -> None:
     print(f"look at it: pvn data info {config.out} --picture frames.png")
 
 
-def _already(config: CollectConfig) -> tuple[int, int]:
+def _already(config: CollectConfig, env: Env) -> tuple[int, int]:
     """Return how many transitions the folder has and how many times it was written to."""
     if not (config.out / fmt.MANIFEST).exists():
         return 0, 0
     manifest = open_dataset(config.out).folders[0].manifest
+    manifest.check_same_kind(manifest_of(env), config.out)
     for source in manifest.provenance:
         for name in ("policy", "seed"):
             if source.get(name) != getattr(config, name):

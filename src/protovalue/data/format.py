@@ -88,6 +88,13 @@ class Manifest:
         except (TypeError, KeyError) as error:
             raise UserError(f"{path}: damaged: {error}") from error
 
+    def check_same_kind(self, wanted: Self, folder: Path) -> None:
+        """Refuse to add to the data set of `folder`, or to take it for done, if it is of another kind than `wanted`."""
+        for name in ("env_id", "env_options", "frame_shape", "frame_dtype", "stack", "num_actions", "rewards"):
+            here, expected = getattr(self, name), getattr(wanted, name)
+            if here != expected:
+                raise UserError(f"{folder}: holds a data set with {name} {here}, expected {expected}")
+
     @property
     def codec(self) -> "FrameCodec":
         """The codec of this data set's frames."""

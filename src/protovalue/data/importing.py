@@ -221,6 +221,7 @@ def _position(plan: Plan) -> tuple[int | None, int, dict[str, int]]:
                     f"{plan.out}: was imported with {name} {entry.get(name)}, found {wanted}; "
                     "another import needs another folder"
                 )
+    folder.manifest.check_same_kind(plan.manifest, plan.out)
     if folder.manifest.complete:
         return None, 0, {}
     position = folder.manifest.provenance[-1].get("position", {})

@@ -184,10 +184,7 @@ class DatasetWriter:
         """Check that the existing data set is of the same kind and cut off what a killed writer left half-written."""
         folder = Folder(self.path)
         found = folder.manifest
-        for name in ("env_id", "env_options", "frame_shape", "frame_dtype", "stack", "num_actions", "rewards"):
-            here, expected = getattr(found, name), getattr(wanted, name)
-            if here != expected:
-                raise UserError(f"{self.path}: holds a data set with {name} {here}, expected {expected}")
+        found.check_same_kind(wanted, self.path)
         if keep is not None and keep < found.episodes:
             sources = [source for source in found.provenance if source["first_episode"] < keep]
             counts, total = folder.counts(keep), checksum(folder.episodes[:keep])

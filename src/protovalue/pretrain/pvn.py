@@ -1,6 +1,7 @@
 """Proto-value networks: the encoder predicts the successor measure of random sets of states (Algorithm 1)."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Collection
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -13,7 +14,7 @@ from protovalue.data.dataset import Dataset, open_dataset
 from protovalue.indicators.precompute import IndicatorRewards, IndicatorSpec, indicator_rewards, save_indicator
 from protovalue.losses import td_loss
 from protovalue.nets.heads import TaskHeads
-from protovalue.pretrain.base import Method, Sample, seeded
+from protovalue.pretrain.base import TRAINING, Method, Sample, seeded
 from protovalue.pretrain.holdout import compare_with_rollouts
 from protovalue.pretrain.target import TargetNetwork
 
@@ -55,6 +56,8 @@ class PvnConfig(PretrainConfig):
     """Copy the target network every so many steps, in place of the moving average."""
     indicator_seed: int | None = None
     """Seed of the sets [--seed]."""
+    cache: Path | None = None
+    """Folder for the indicator rewards of a data set, which are computed once; None is the user's cache folder."""
     holdout: tuple[Path, ...] = ()
     """Data set of a random policy to compare the predictions with Monte Carlo estimates at the end."""
 
@@ -112,6 +115,12 @@ class ProtoValueNetwork(Method):
             rni_network=(config.rni_network or "dqn") if rni else None,
             rni_output=(config.rni_output or "linear") if rni else None,
         )
+
+    @classmethod
+    def unused(cls, config: PretrainConfig) -> Collection[str]:
+        """Without tasks, name all that says what they are and how to train."""
+        own = {field.name for field in fields(PvnConfig)} - {field.name for field in fields(PretrainConfig)}
+        return {*TRAINING, *own} - {"tasks"} if getattr(config, "tasks", None) == 0 else ()
 
     def __init__(
         self, config: PvnConfig, data: Dataset | None, observation_shape: tuple[int, ...], device: str

@@ -266,15 +266,10 @@ class _Planner:
             given = {name: value for name, value in given.items() if name in RANDOM_KEEPS}
         elif tasks is not None:
             given["tasks"] = tasks
-        return method_class(method).Config(
-            out=Path(),
-            method=method,
-            data=data.folders,
-            seed=seed,
-            threads=study.threads,
-            cache=None if untrained else self.root / "cache",
-            **given,
-        )
+        config = method_class(method).Config
+        if "cache" in {field.name for field in _fields(config)}:
+            given["cache"] = self.root / "cache"
+        return config(out=Path(), method=method, data=data.folders, seed=seed, threads=study.threads, **given)
 
     def pretrain(
         self, env: str, config: PretrainConfig, resolved: PretrainConfig, data: _Data, code: str
@@ -304,7 +299,8 @@ class _Planner:
         seed = next(
             (getattr(resolved, name, None) for name in SEED_NAMES if getattr(resolved, name, None)), resolved.seed
         )
-        names = ("method", "tasks", "indicator", "proportion", "threshold", "burn_in", "normalize", "tasks_per_module")
+        names = ("method", "tasks", "indicator", "proportion", "threshold", "burn_in", "normalize", "tasks_per_module",
+                 "rni_network", "rni_output")  # fmt: skip
         identity = (data.address, seed, *(getattr(resolved, name, None) for name in names))
         if identity in self.computed:
             return 0.0
