@@ -409,6 +409,27 @@ def test_tests_that_it_names_exist(document: str) -> None:
         assert not name or exists(f"{path}::{name}"), f"{path}::{name}"
 
 
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_tests_that_it_names_without_their_file_exist(document: str) -> None:
+    named = set(re.findall(r"`(test_\w+)`", text_of(document)))
+    files = [path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py")]
+    assert {name for name in named if not any(f"def {name}(" in text for text in files)} == set()
+
+
+PROMISES = ("bit for bit", "byte for byte", "run code", "loses no", "number for number", "the same bytes")
+IN_WORDS = {  # where the words are there without the promise
+    "docs/results.md", "docs/decisions.md",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("document", [name for name in DOCUMENTS if name not in IN_WORDS])
+def test_a_promise_names_its_test(document: str) -> None:
+    """In the same paragraph or point of a list."""
+    for part in re.split(r"\n\s*\n|\n(?=- )", sentences(document)):
+        if any(words in " ".join(part.split()) for words in PROMISES):
+            assert re.search(r"tests/\w|test_\w", part), f"{document}: {part}"
+
+
 @pytest.mark.parametrize("node", ELSEWHERE.values())
 def test_tests_that_are_relied_on_exist(node: str) -> None:
     assert exists(node)
