@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 import protovalue
-from protovalue.config import CollectConfig, OnlineConfig
+from protovalue.config import CollectConfig, OnlineConfig, PretrainConfig
 from protovalue.data.collect import collect
 from protovalue.evaluate.features import features_of, linear_probe, random_states
 from protovalue.online.linear_dqn import train_online
@@ -58,10 +58,15 @@ def main(quick: bool) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         collect(CollectConfig(GAME, folder / "data", steps=5_000 if quick else 150_000), quiet=True)
+        own: dict[type[PretrainConfig], dict[str, Any]] = {
+            RandomConfig: {},
+            PvnConfig: {"steps": steps, "cache": folder / "cache"},
+            RewardConfig: {"steps": steps},
+        }
         for seed in seeds:
             for number, (title, kind) in enumerate(METHODS.items()):
                 out = folder / f"pretrain-{number}-{seed}"
-                pretrain(kind(out=out, data=(folder / "data",), cache=folder / "cache", seed=seed, steps=steps), True)
+                pretrain(kind(out=out, data=(folder / "data",), seed=seed, **own[kind]), True)
                 encoder = protovalue.load_encoder(out)
                 x = features_of(encoder.features, states.observations)
                 row = {

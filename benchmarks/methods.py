@@ -43,7 +43,8 @@ def make(variant: str, folder: Path, game: str) -> Method:
     cls = method_class(name)
     data = open_dataset(folder)
     data.load(1 << 30)
-    config = cls.Config(out=folder, data=(folder,), cache=folder.parent / "cache", **SETTINGS[game], **changes)
+    kept = {"cache": folder.parent / "cache"} if name in ("pvn", "cumulants") else {}
+    config = cls.Config(out=folder, data=(folder,), **kept, **SETTINGS[game], **changes)
     return cls(cls.resolve(config, game), data, data.observation_shape, "cpu")
 
 

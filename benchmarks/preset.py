@@ -6,6 +6,7 @@ the share of dead units and the correlation of the predictions with rollouts tha
 
 import json
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -42,14 +43,14 @@ def main(quick: bool) -> None:
         collect(CollectConfig(game, folder / "data", steps=5_000 if quick else 100_000, seed=100), quiet=True)
         collect(CollectConfig(game, folder / "held-out", steps=5_000, seed=101), quiet=True)
         for number, (setting, changes) in enumerate(SETTINGS.items()):
-            config = PvnConfig(
-                out=folder / f"pretrain-{number}",
-                data=(folder / "data",),
-                holdout=(folder / "held-out",),
-                cache=folder / "cache",
-                seed=100,
-                **{"steps": 100 if quick else 3_000, **changes},
-            )
+            config = PvnConfig(out=folder / f"pretrain-{number}", data=(folder / "data",), seed=100, **changes)
+            if config.tasks != 0:
+                config = replace(
+                    config,
+                    holdout=(folder / "held-out",),
+                    cache=folder / "cache",
+                    steps=100 if quick else 3_000,
+                )
             done = read_run(pretrain(config, quiet=True))["done"]
             online = OnlineConfig(
                 encoder=str(config.out),

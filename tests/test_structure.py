@@ -49,3 +49,24 @@ def test_no_public_name_hides_a_module():
     """`import protovalue.data` would replace a public name `data` by the module."""
     modules = {path.stem for path in ROOT.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
     assert modules.isdisjoint(protovalue.__all__)
+
+
+def test_no_reader_unpickles_or_evaluates():
+    """Nothing in the package can turn data into code, but for what the user names: their own files and benchmarks."""
+    modules = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib", "runpy", "code"}
+    calls = {"eval", "exec", "compile", "__import__", "exec_module"}
+    allowed = {"indicators/registry.py", "pretrain/methods.py", "bench.py"}  # exec_module, of a path that the user gave
+    for path in ROOT.rglob("*.py"):
+        where = str(path.relative_to(ROOT))
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            assert modules.isdisjoint(name.split(".")[0] for name in names), where
+            if not isinstance(node, ast.Call):
+                continue
+            called = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
+            own = isinstance(node.func, ast.Name) or called == "exec_module"
+            assert not (own and called in calls) or (called == "exec_module" and where in allowed), f"{where}: {called}"
+            if called == "load" and isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Name):
+                assert node.func.value.id not in ("torch", "np", "numpy"), f"{where}: {called} may unpickle"
+            assert not any(keyword.arg == "allow_pickle" for keyword in node.keywords), where

@@ -1,6 +1,6 @@
 """The settings of every command: frozen dataclasses with one line of help per field; tyro makes the flags from them."""
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -104,11 +104,20 @@ class ImportConfig:
     """Folder of the data set."""
     skip_damaged: bool = False
     """Leave out what is damaged and count it, in place of stopping there."""
+
+    def __post_init__(self) -> None:
+        require(len(self.source) > 0, "SOURCE", "none", "a folder, a file, a glob or a URL")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportInParallelConfig(ImportConfig):
+    """What the imports share whose episodes are decoded one by one; the DQN replay is one stream."""
+
     workers: int | None = None
     """Processes that decode and compress; None is one per processor."""
 
     def __post_init__(self) -> None:
-        require(len(self.source) > 0, "SOURCE", "none", "a folder, a file, a glob or a URL")
+        super().__post_init__()
         require(self.workers is None or self.workers >= 1, "--workers", self.workers, "at least 1")
 
 
@@ -135,7 +144,7 @@ class ImportAtariConfig(ImportConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImportRluConfig(ImportAtariConfig):
+class ImportRluConfig(ImportAtariConfig, ImportInParallelConfig):
     """Import RL Unplugged's Atari episodes: the raw shards, or as prepared by TFDS.
 
     Example: pvn import rlu gs://rl_unplugged/atari_episodes_ordered/Pong --runs 1 --split mixed --out data/pong
@@ -155,7 +164,7 @@ class ImportDqnReplayConfig(ImportAtariConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImportMinariConfig(ImportConfig):
+class ImportMinariConfig(ImportInParallelConfig):
     """Import a Minari data set that is on this machine, by its folder or its id.
 
     Example: pvn import minari minatar/breakout/expert-v0 --out data/breakout
@@ -206,8 +215,6 @@ class PretrainConfig:
     """CPU threads of the network [PyTorch's choice; small MinAtar 1]."""
     memory: int = 2048
     """Most memory for decoded frames and prefetched batches [MiB]."""
-    cache: Path | None = None
-    """Folder for what is computed once per data set; None is the user's cache folder."""
     log_every: int = 100
     """Steps between log lines."""
     checkpoint_every: int = 1000
@@ -221,6 +228,7 @@ class PretrainConfig:
         require(
             self.learning_rate is None or self.learning_rate > 0, "--learning-rate", self.learning_rate, "more than 0"
         )
+        require(self.adam_epsilon >= 0, "--adam-epsilon", self.adam_epsilon, "0 or more")
         require(self.seed >= 0, "--seed", self.seed, "0 or more")
 
 
@@ -581,3 +589,9 @@ class ReportConfig:
     def __post_init__(self) -> None:
         require(self.draws >= 100, "--draws", self.draws, "at least 100")
         require(self.paper or len(self.runs) > 0, "RUNS", "none", "the folder of a study, folders of runs, or --paper")
+        for one in fields(self):  # the paper's table is printed as it is
+            value = getattr(self, one.name)
+            good = len(self.runs) > 0 or one.name == "paper" or value == one.default
+            require(good, f"--{one.name}", value, "it only with RUNS")
+        drawn = self.mds == "classical" or self.features != "none"
+        require(drawn, "--mds", f"{self.mds} with --features none", "some features to place in the plane")

@@ -17,7 +17,7 @@ from tests.data.published import Ring, atari_episode, same_contents, write_atari
 
 
 def run(source, out, **settings):
-    config = ImportDqnReplayConfig(source=(str(source),), out=out, **{"workers": 1, **settings})
+    config = ImportDqnReplayConfig(source=(str(source),), out=out, **settings)
     return import_dqn_replay(config, quiet=True)
 
 
@@ -160,7 +160,7 @@ def test_nan_rewards_become_zero_and_are_counted(saved, tmp_path, capsys):
     ring.store["reward"][[8, 10]] = np.nan  # slot 7 is the first of the second episode: 3 zeros, 1 step, 3 zeros
     ring.store["reward"][9] = -7
     ring.save(folder, 2)
-    assert main(["import", "dqn-replay", str(folder), "--out", str(tmp_path / "set"), "--workers", "1"]) == 0
+    assert main(["import", "dqn-replay", str(folder), "--out", str(tmp_path / "set")]) == 0
     assert "2 NaN rewards set to 0" in capsys.readouterr().out
     imported = run(folder, tmp_path / "set")
     assert imported.episode(1).rewards[1:4].tolist() == [0, -1, 0]

@@ -44,17 +44,20 @@ def with_biases(networks: RandomNetworks) -> RandomNetworks:
     return networks
 
 
+@pytest.mark.parametrize("relu", [False, True])
 @pytest.mark.parametrize("hidden", [True, False])
 @pytest.mark.parametrize(("trunk", "shape"), [("minatar", BREAKOUT), ("minatar", (2, 9, 6)), ("nature", (2, 36, 38))])
-def test_outputs_are_those_of_dqn_networks(trunk: str, shape: tuple[int, ...], hidden: bool) -> None:
+def test_outputs_are_those_of_dqn_networks(trunk: str, shape: tuple[int, ...], hidden: bool, relu: bool) -> None:
     """VALID 3x3 on small frames; SAME 8x8/4, 4x4/2, 3x3 on larger ones; in modules of 10, 10 and 3."""
-    networks = with_biases(RandomNetworks(shape, 23, generator(), hidden=hidden))
+    networks = with_biases(RandomNetworks(shape, 23, generator(), hidden=hidden, relu=relu))
     obs = torch.randint(256, (2, *shape), dtype=torch.uint8, generator=generator(1))
     scores = networks(obs)
     assert scores.shape == (2, 23)
-    assert (scores < 0).any()  # linear output: no ReLU
+    assert relu or (scores < 0).any()
     for row in range(2):
         expected = by_hand(networks, image_of(obs[row]), trunk)
+        assert (expected < 0).any()
+        expected = np.maximum(expected, 0) if relu else expected
         np.testing.assert_allclose(scores[row].numpy(), expected, atol=2e-6)
 
 
@@ -202,6 +205,7 @@ def test_config_and_state_rebuild_it() -> None:
         generator(),
         tasks_per_module=2,
         hidden=False,
+        relu=True,
         channel_mean=[0.1] * 4,
         channel_std=[0.3] * 4,
     )

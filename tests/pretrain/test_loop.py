@@ -184,7 +184,7 @@ def test_what_must_not_change_the_result_does_not(config, tmp_path, change):
 
 
 def test_no_tasks_is_the_random_initialisation(config, tmp_path):
-    pretrain(replace(config, tasks=0), quiet=True)
+    pretrain(PvnConfig(out=config.out, data=config.data, tasks=0), quiet=True)
     pretrain(RandomConfig(out=tmp_path / "a", data=config.data), quiet=True)
     pretrain(RandomConfig(out=tmp_path / "b", env="minatar/breakout"), quiet=True)
     assert weights(config.out) == weights(tmp_path / "a") == weights(tmp_path / "b")

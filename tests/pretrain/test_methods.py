@@ -34,7 +34,8 @@ def folders(tmp_path_factory):
 def test_on_minatar_and_on_atari(folders, tmp_path, name, kind):
     """Two steps with the small preset, but for the encoder and batch of the images."""
     cls, path = method_class(name), folders / kind
-    config = cls.Config(out=tmp_path / "run", data=(path,), steps=2, batch_size=4, log_every=1, **SMALL.get(name, {}))
+    training = {} if name == "random" else {"steps": 2, "batch_size": 4, "log_every": 1}
+    config = cls.Config(out=tmp_path / "run", data=(path,), **training, **SMALL.get(name, {}))
     if kind == "atari":
         config = replace(config, encoder="nature", threads=1)
     pretrain(config, quiet=True)
@@ -61,7 +62,7 @@ def test_on_minatar_and_on_atari(folders, tmp_path, name, kind):
 def test_all_start_from_the_same_encoder(folders, tmp_path, name):
     """The encoder as the first step finds it, by its parameters."""
     cls, data = method_class(name), open_dataset(folders / "minatar")
-    config = cls.Config(out=tmp_path, cache=tmp_path / "cache", seed=5, **SMALL.get(name, {}))
+    config = cls.Config(out=tmp_path, seed=5, **SMALL.get(name, {}))
     method = cls(cls.resolve(config, data.env_id), data, data.observation_shape, "cpu")
     expected = base.make_encoder("minatar", data.observation_shape, 1, base.seeded(5, 0)).state_dict()
     found = method.encoder.state_dict()

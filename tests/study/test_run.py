@@ -43,9 +43,9 @@ def finished(tmp_path_factory) -> Path:
 
 
 BROKEN = """
-from protovalue.pretrain.random import RandomInitialization
+from protovalue.pretrain.bc import BehaviourCloning
 
-class Broken(RandomInitialization):
+class Broken(BehaviourCloning):
     def steps(self):
         raise RuntimeError("broken on purpose")
 

@@ -30,7 +30,6 @@ from protovalue.data.importing import (
     atari_manifest,
     check_actions,
     clean_rewards,
-    cpu_count,
     encode_chunks,
     game_of,
     report,
@@ -105,10 +104,7 @@ def import_dqn_replay(config: ImportDqnReplayConfig, quiet: bool = False) -> Dat
     chosen = select(config, "dqn-replay", files, _run_of, _number)
     manifest = atari_manifest(game_of(files, config.game), config.actions)
     read = partial(_read_checkpoint, manifest=manifest, proportion=config.proportion)
-    workers = config.workers or cpu_count()
-    return run_import(
-        Plan(config.out, manifest, chosen.source, chosen.files, read, workers, config.skip_damaged), quiet
-    )
+    return run_import(Plan(config.out, manifest, chosen.source, chosen.files, read, 1, config.skip_damaged), quiet)
 
 
 def import_dqn_replay_command(config: ImportDqnReplayConfig) -> None:

@@ -21,7 +21,7 @@ from protovalue.data.dataset import Dataset
 from protovalue.data.sampler import generator_at
 from protovalue.errors import UserError
 from protovalue.files import FolderLock, fsync_folder, read_json, size_and_crc, write_json
-from protovalue.indicators.base import Indicator
+from protovalue.indicators.base import INDICATORS, Indicator
 from protovalue.indicators.registry import (
     indicator_class,
     indicator_from_config,
@@ -60,6 +60,10 @@ class IndicatorSpec:
     """Normalise the input of random networks per channel over the data set (rni only)."""
     tasks_per_module: int = 10
     """Tasks that share one random network (rni only)."""
+    network: Literal["dqn", "convolutions"] = "dqn"
+    """What lies below the outputs of a random network: all of a DQN network, or its convolutions (rni only)."""
+    output: Literal["linear", "relu"] = "linear"
+    """The outputs of a random network: as they are, or through a ReLU (rni only)."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +92,9 @@ def cache_key(data: Dataset, spec: IndicatorSpec) -> str:
     fields: dict[str, Any] = {"format": FORMAT, "data": data.checksum, "stack": data.stack, **asdict(spec)}
     if spec.threshold == "exact":
         del fields["burn_in"]
+    for name, usual in (("network", "dqn"), ("output", "linear")):  # what was computed before there was a choice counts
+        if fields[name] == usual:
+            del fields[name]
     path = Path(spec.indicator)
     if path.suffix == ".py" and path.is_file():  # a user's indicator: its code counts, not its place
         fields["indicator"] = hashlib.sha256(path.read_bytes()).hexdigest()
@@ -132,26 +139,42 @@ def computed_once(cache: Path | None, key: str, what: str, compute: Callable[[Pa
 
 
 def _import_indicator(spec: IndicatorSpec) -> None:
-    """Make the indicator's class known; a user's file is run."""
+    """Make the indicator's class known; a user's file is run. What does not apply to it is refused."""
     if spec.indicator.endswith(".py"):
         load_indicator_file(Path(spec.indicator))
+    cls = _class_of(spec)
+    ours = {
+        "--normalize": spec.normalize,
+        "--rni-network": spec.network != "dqn",
+        "--rni-output": spec.output != "linear",
+    }
+    for flag, given in ours.items():
+        if given and cls.name != "rni":
+            raise UserError(f"{flag}: only random network indicators have it, found indicator {spec.indicator}")
+    if spec.threshold == "sgd" and not cls.tuned_on_data:
+        raise UserError(
+            f"--threshold: found sgd with indicator {spec.indicator}, expected exact: its sets have their share as "
+            "they are drawn, and there is no threshold to learn"
+        )
+
+
+def _class_of(spec: IndicatorSpec) -> type[Indicator]:
+    """Return the indicator's class: by its name, or that of a user's file, which was run."""
+    if not spec.indicator.endswith(".py"):
+        return indicator_class(spec.indicator)
+    module = module_name(Path(spec.indicator))
+    return next(cls for cls in INDICATORS.values() if cls.__module__ == module)
 
 
 def build_indicator(data: Dataset, spec: IndicatorSpec) -> Indicator:
     """Draw the indicator's parameters."""
-    name = spec.indicator
-    if name.endswith(".py"):
-        from protovalue.indicators.base import INDICATORS
-
-        module = module_name(Path(name))
-        name = next(known for known, cls in INDICATORS.items() if cls.__module__ == module)
+    name = _class_of(spec).name
     options: dict[str, Any] = {}
-    if indicator_class(name).name == "rni":
+    if name == "rni":
         options["tasks_per_module"] = spec.tasks_per_module
+        options["hidden"], options["relu"] = spec.network == "dqn", spec.output == "relu"
         if spec.normalize:
             options["channel_mean"], options["channel_std"] = channel_statistics(data)
-    elif spec.normalize:
-        raise UserError(f"--normalize: only random network indicators have it, found indicator {spec.indicator}")
     generator = torch.Generator().manual_seed(spec.seed)
     return make_indicator(name, data.observation_shape, spec.tasks, spec.proportion, generator, **options)
 

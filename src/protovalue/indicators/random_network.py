@@ -36,7 +36,7 @@ spread least on Atari (Pong: standard deviation 0.003 over states), where this s
 
 
 class _Module(nn.Module):
-    """One randomly initialised DQN network with several linear outputs in place of action values."""
+    """One randomly initialised DQN network with several outputs in place of action values."""
 
     def __init__(
         self,
@@ -44,9 +44,11 @@ class _Module(nn.Module):
         frame_size: tuple[int, int],
         outputs: int,
         hidden: bool,
+        relu: bool,
         generator: torch.Generator,
     ) -> None:
         super().__init__()
+        self.relu = relu
         spec = NATURE if min(frame_size) >= NATURE_SIZE else MINATAR
         self.trunk = ConvTrunk(spec, in_channels, frame_size, 1, generator)
         units = self.trunk.flat_features
@@ -57,14 +59,15 @@ class _Module(nn.Module):
         g1 = self.trunk(x)
         if self.hidden is not None:
             g1 = F.relu_(self.hidden(g1))
-        return cast("Tensor", self.omega(g1))  # linear: no ReLU on the output
+        outputs = cast("Tensor", self.omega(g1))
+        return F.relu_(outputs) if self.relu else outputs
 
 
 class RandomNetworks(nn.Module):
     """m real-valued random functions g1(x)^T omega of an observation, several to a network.
 
     Each module is the DQN network of the domain (Nature-DQN for images, MinAtar's for small frames) with Glorot-uniform
-    kernels, zero biases and up to `tasks_per_module` linear outputs; the last module has fewer if m asks for it.
+    kernels, zero biases and up to `tasks_per_module` outputs; the last module has fewer if m asks for it.
 
     Modules are evaluated one after another: on a CPU grouped convolutions over all of them were slower at 84 x 84, and
     one shared first convolution slower at 10 x 10.
@@ -76,6 +79,8 @@ class RandomNetworks(nn.Module):
         tasks_per_module: outputs of one network.
         hidden: keep the DQN network's dense layer, as in the paper's text; the reference code has none. Without it the
             parameters of 100 tasks on 84 x 84 x 4 take 6 MB instead of 162 MB.
+        relu: put the outputs through a ReLU, as the reference code does; the paper's text has linear ones. Where an
+            output is negative on more than 1 - p of the states, its task then has nothing but ties to choose from.
         channel_mean: mean of each channel of a frame over the data set, pixels in [0, 1]; with `channel_std`
             the networks' input is normalised. The paper does not.
         channel_std: standard deviation of each channel of a frame; not less than `STD_FLOOR` is divided by.
@@ -91,6 +96,7 @@ class RandomNetworks(nn.Module):
         generator: torch.Generator,
         tasks_per_module: int = 10,
         hidden: bool = True,
+        relu: bool = False,
         channel_mean: Sequence[float] | None = None,
         channel_std: Sequence[float] | None = None,
     ) -> None:
@@ -102,7 +108,9 @@ class RandomNetworks(nn.Module):
             raise UserError(f"tasks per module: found {tasks_per_module}, expected at least 1")
         self.observation_shape = tuple(observation_shape)
         self.modules_ = nn.ModuleList(
-            _Module(stack * channels, (height, width), min(tasks_per_module, num_tasks - first), hidden, generator)
+            _Module(
+                stack * channels, (height, width), min(tasks_per_module, num_tasks - first), hidden, relu, generator
+            )
             for first in range(0, num_tasks, tasks_per_module)
         )
         self.requires_grad_(False)
@@ -130,7 +138,7 @@ class RandomNetworks(nn.Module):
 class RandomNetworkIndicator(Indicator):
     """Random network indicators; the bias b of the paper is minus the threshold.
 
-    Options: `tasks_per_module`, `hidden`, `channel_mean` and `channel_std`, as in `RandomNetworks`.
+    Options: `tasks_per_module`, `hidden`, `relu`, `channel_mean` and `channel_std`, as in `RandomNetworks`.
     """
 
     def __init__(
@@ -141,6 +149,7 @@ class RandomNetworkIndicator(Indicator):
         generator: torch.Generator,
         tasks_per_module: int = 10,
         hidden: bool = True,
+        relu: bool = False,
         channel_mean: Sequence[float] | None = None,
         channel_std: Sequence[float] | None = None,
     ) -> None:
@@ -150,11 +159,12 @@ class RandomNetworkIndicator(Indicator):
             proportion,
             tasks_per_module=tasks_per_module,
             hidden=hidden,
+            relu=relu,
             channel_mean=None if channel_mean is None else [float(x) for x in channel_mean],
             channel_std=None if channel_std is None else [float(x) for x in channel_std],
         )
         self.networks = RandomNetworks(
-            observation_shape, num_tasks, generator, tasks_per_module, hidden, channel_mean, channel_std
+            observation_shape, num_tasks, generator, tasks_per_module, hidden, relu, channel_mean, channel_std
         )
 
     @torch.no_grad()

@@ -44,6 +44,8 @@ class CumulantsConfig(PretrainConfig):
     """Share of the target network that is kept in each step [0.99; small MinAtar 0.95]."""
     cumulant_seed: int | None = None
     """Seed of the random networks [--seed]."""
+    cache: Path | None = None
+    """Folder for the networks' values on a data set, which are computed once; None is the user's cache folder."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

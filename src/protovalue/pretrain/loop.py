@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from protovalue.config import PretrainConfig
+from protovalue.config import PretrainConfig, require
 from protovalue.data.dataset import Dataset, open_dataset
 from protovalue.data.sampler import Prefetcher, Sampler
 from protovalue.encoder import save_encoder
@@ -56,6 +56,7 @@ def pretrain(config: PretrainConfig, quiet: bool = False) -> Path:
     """Train an encoder as `config` says, or continue to; return the run folder."""
     keep_freed_memory()
     cls = method_class(config.method)
+    _refuse_unused(config, cls)
     data, env_id, observation_shape = _experience(config, cls)
     config = cls.resolve(config, env_id)
     device = _device(config)
@@ -86,6 +87,15 @@ def pretrain(config: PretrainConfig, quiet: bool = False) -> Path:
         save_encoder(run.path / "encoder", method.encoder, config.encoder, config.width, about, card)
         run.finish(summary)
     return config.out
+
+
+def _refuse_unused(config: PretrainConfig, cls: type[Method]) -> None:
+    """Refuse what was given and would have no effect."""
+    unused = cls.unused(config)
+    for one in fields(config):
+        value = getattr(config, one.name)
+        good = one.name not in unused or value == one.default
+        require(good, f"--{one.name.replace('_', '-')}", value, "it only where something is learned")
 
 
 def _experience(config: PretrainConfig, cls: type[Method]) -> tuple[Dataset | None, str, tuple[int, ...]]:
@@ -230,10 +240,11 @@ def _restore(method: Method, optimizer: torch.optim.Adam | None, checkpoint: Che
 def _card(config: PretrainConfig, data: Dataset | None, env_id: str, summary: dict[str, Any]) -> list[str]:
     """Write the model card."""
     defaults = {field.name: field.default for field in fields(config)} | {"method": PretrainConfig.method}
+    unused = method_class(config.method).unused(config)  # filled in by the preset all the same
     given = [
         _flag(name.replace("_", "-"), getattr(config, name))
         for name, default in defaults.items()
-        if getattr(config, name) not in (default, None)
+        if getattr(config, name) not in (default, None) and name not in unused
     ]
     lines = [
         f"# Encoder for {env_id}: {config.method}",

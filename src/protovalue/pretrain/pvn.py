@@ -1,6 +1,7 @@
 """Proto-value networks: the encoder predicts the successor measure of random sets of states (Algorithm 1)."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Collection
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -13,7 +14,7 @@ from protovalue.data.dataset import Dataset, open_dataset
 from protovalue.indicators.precompute import IndicatorRewards, IndicatorSpec, indicator_rewards, save_indicator
 from protovalue.losses import td_loss
 from protovalue.nets.heads import TaskHeads
-from protovalue.pretrain.base import Method, Sample, seeded
+from protovalue.pretrain.base import TRAINING, Method, Sample, seeded
 from protovalue.pretrain.holdout import compare_with_rollouts
 from protovalue.pretrain.target import TargetNetwork
 
@@ -41,6 +42,10 @@ class PvnConfig(PretrainConfig):
     """Normalise the random networks' input per channel over the data set; only with rni [paper no, small yes]."""
     tasks_per_module: int | None = None
     """Tasks that share one random network; only with rni [10]."""
+    rni_network: Literal["dqn", "convolutions"] | None = None
+    """Random networks: a whole DQN network, or its convolutions alone as in the paper's code; only with rni [dqn]."""
+    rni_output: Literal["linear", "relu"] | None = None
+    """Their outputs: linear, or through a ReLU as in the paper's code; only with rni [linear]."""
     backup: Literal["mean", "max"] = "mean"
     """Over next actions: the mean learns the random policy's values, the maximum the optimal one's."""
     gamma: float = 0.99
@@ -51,6 +56,8 @@ class PvnConfig(PretrainConfig):
     """Copy the target network every so many steps, in place of the moving average."""
     indicator_seed: int | None = None
     """Seed of the sets [--seed]."""
+    cache: Path | None = None
+    """Folder for the indicator rewards of a data set, which are computed once; None is the user's cache folder."""
     holdout: tuple[Path, ...] = ()
     """Data set of a random policy to compare the predictions with Monte Carlo estimates at the end."""
 
@@ -66,10 +73,14 @@ class PvnConfig(PretrainConfig):
             value = getattr(self, name)
             require(value is None or value >= 1, f"--{name.replace('_', '-')}", value, "at least 1")
         sgd, rni = self.threshold == "sgd", self.indicator == "rni"
+        drawn = sgd and self.indicator == "hash"  # its sets have their share as they are drawn
+        require(not drawn, "--threshold", "sgd with --indicator hash", "exact: a hash has no threshold to learn")
         require(sgd or self.burn_in is None, "--burn-in", self.burn_in, "it only with --threshold sgd")
         require(rni or self.normalize in (None, "no"), "--normalize", self.normalize, "it only with --indicator rni")
-        good = rni or self.tasks_per_module is None
-        require(good, "--tasks-per-module", self.tasks_per_module, "it only with --indicator rni")
+        for name in ("tasks_per_module", "rni_network", "rni_output"):
+            value = getattr(self, name)
+            good = rni or value is None
+            require(good, f"--{name.replace('_', '-')}", value, "it only with --indicator rni")
         good = self.target_every is None or self.target_ema is None
         require(good, "--target-every", self.target_every, "either it or --target-ema")
 
@@ -101,7 +112,15 @@ class ProtoValueNetwork(Method):
             target_ema=None if every else filled.target_ema,
             burn_in=(config.burn_in or 62_500) if sgd else None,
             tasks_per_module=(config.tasks_per_module or 10) if rni else None,
+            rni_network=(config.rni_network or "dqn") if rni else None,
+            rni_output=(config.rni_output or "linear") if rni else None,
         )
+
+    @classmethod
+    def unused(cls, config: PretrainConfig) -> Collection[str]:
+        """Without tasks, name all that says what they are and how to train."""
+        own = {field.name for field in fields(PvnConfig)} - {field.name for field in fields(PretrainConfig)}
+        return {*TRAINING, *own} - {"tasks"} if getattr(config, "tasks", None) == 0 else ()
 
     def __init__(
         self, config: PvnConfig, data: Dataset | None, observation_shape: tuple[int, ...], device: str
@@ -120,6 +139,8 @@ class ProtoValueNetwork(Method):
             config.burn_in or 62_500,
             config.normalize == "yes",
             config.tasks_per_module or 10,
+            config.rni_network or "dqn",
+            config.rni_output or "linear",
         )
         self.tasks: IndicatorRewards = indicator_rewards(data, spec, config.cache, device)
         self.heads = TaskHeads(self.encoder.num_features, config.tasks, data.num_actions, seeded(config.seed, 1))

@@ -1,10 +1,11 @@
 """Random initialisation: the encoder as it was drawn. What the other methods must beat."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import ClassVar
 
 from protovalue.config import PretrainConfig
-from protovalue.pretrain.base import Method
+from protovalue.pretrain.base import TRAINING, Method
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +23,11 @@ class RandomInitialization(Method):
 
     Config: ClassVar[type[PretrainConfig]] = RandomConfig
     needs_data = False
+
+    @classmethod
+    def unused(cls, config: PretrainConfig) -> Collection[str]:
+        """Name all that says how to train."""
+        return TRAINING
 
     def steps(self) -> int:
         """Return 0."""

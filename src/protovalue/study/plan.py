@@ -269,15 +269,10 @@ class _Planner:
             given = {name: value for name, value in given.items() if name in RANDOM_KEEPS}
         elif tasks is not None:
             given["tasks"] = tasks
-        return method_class(method).Config(
-            out=Path(),
-            method=method,
-            data=data.folders,
-            seed=seed,
-            threads=study.threads,
-            cache=None if untrained else self.root / "cache",
-            **given,
-        )
+        config = method_class(method).Config
+        if "cache" in {field.name for field in _fields(config)}:
+            given["cache"] = self.root / "cache"
+        return config(out=Path(), method=method, data=data.folders, seed=seed, threads=study.threads, **given)
 
     def pretrain(
         self, env: str, config: PretrainConfig, resolved: PretrainConfig, data: _Data, code: str
@@ -306,7 +301,8 @@ class _Planner:
             return {}
         own = (getattr(resolved, name, None) for name in SEED_NAMES)
         seed = next((one for one in own if one is not None), resolved.seed)
-        names = ("method", "tasks", "indicator", "proportion", "threshold", "burn_in", "normalize", "tasks_per_module")
+        names = ("method", "tasks", "indicator", "proportion", "threshold", "burn_in", "normalize", "tasks_per_module",
+                 "rni_network", "rni_output")  # fmt: skip
         identity = (data.address, seed, *(getattr(resolved, name, None) for name in names))
         if identity in self.computed:
             return {}

@@ -1,0 +1,75 @@
+"""The options of the environments: what each does in each family, and that every command hands it on."""
+
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+
+from protovalue.config import EnvOptions
+from protovalue.envs.registry import make
+from protovalue.files import read_json
+from tests.options.world import Check, Ran, World, recorded, refused
+
+NAMES = [field.name for field in fields(EnvOptions)]
+ENVS = {"minatar": "minatar/breakout", "gym": "gym/Loud-v0", "atari": "atari/SpaceInvaders"}
+VALUES: dict[str, Any] = {
+    "actions": "full",
+    "sticky": 0.75,
+    "stack": 2,
+    "max_steps": 3,
+    "frameskip": 2,
+    "noop_max": 9,
+    "episodic_life": True,
+}
+HAS = {
+    "minatar": {"actions", "sticky", "stack", "max_steps"},
+    "gym": {"stack", "max_steps"},
+    "atari": set(NAMES),
+}
+
+
+def walk(env_id: str, steps: int, **options: Any) -> list[Any]:
+    """All that a fixed row of actions shows."""
+    env = make(env_id, 2, **options)
+    seen: list[Any] = [env.num_actions, env.reset(seed=[3, 4])[0].tobytes()]
+    rng = np.random.default_rng(0)
+    for _ in range(steps):
+        obs, rewards, terminated, truncated, _ = env.step(rng.integers(3, size=2))
+        seen += [obs.tobytes(), rewards.tolist(), terminated.tolist(), truncated.tolist()]
+    env.close()
+    return seen
+
+
+COMMANDS = {
+    "collect": "collect ENV --steps 20 --num-envs 2 --out {out}",
+    "import minari": "import minari {minari} --workers 1 --out {out}",
+    "online": "online --encoder random:minatar:1 --env ENV --steps 25 --replay-min 20 --out {out}",
+    "dqn": "dqn --encoder minatar --env ENV --steps 25 --replay-min 20 --out {out}",
+}
+
+
+def kept(command: str, ran: Ran) -> Any:
+    """The options that the result says it was made with."""
+    if command in ("online", "dqn"):
+        return recorded(ran)["options"]
+    return read_json(ran.out / "manifest.json")["env_options"]
+
+
+def handed_on(command: str, name: str) -> Check:
+    """The command's result has the option, where its environment does, or the command refuses it by name."""
+    family = "gym" if command == "import minari" else "minatar"
+    value, flag = VALUES[name], f"--{name.replace('_', '-')}"
+    words = COMMANDS[command].replace("ENV", ENVS[family]) + (f" {flag}" if value is True else f" {flag} {value}")
+
+    def check(world: World) -> None:
+        if name in HAS[family]:
+            assert kept(command, world.good(words))[name] == value
+        else:
+            refused(words, f"unknown option for {ENVS[family]} '{name}'")(world)
+
+    return check
+
+
+CHECKS: dict[tuple[str, str], Check] = {
+    (command, f"options.{name}"): handed_on(command, name) for command in COMMANDS for name in NAMES
+}

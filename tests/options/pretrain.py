@@ -1,0 +1,243 @@
+"""The options of `pvn pretrain`, method by method."""
+
+import torch
+
+from protovalue.data.dataset import Dataset
+from protovalue.nets.encoders import Encoder
+from protovalue.pretrain.methods import method_names
+from tests.options.world import (
+    Check,
+    World,
+    both,
+    checkpoints,
+    differ,
+    logged,
+    places,
+    recorded,
+    refused,
+    weights,
+)
+
+SMALL = {"pvn": "--tasks 4", "cumulants": "--tasks 4", "laplacian": "--dimensions 3", "spr": "--channels 4"}
+NOTHING_LEARNED = "expected it only where something is learned"
+
+
+def base(method: str, data: str = "--data {breakout}", steps: int = 3) -> str:
+    """Return a command of a fraction of a second."""
+    training = "" if method == "random" else f" --steps {steps} --batch-size 8"
+    return f"pretrain --method {method} {data} --out {{out}}{training} {SMALL.get(method, '')}".strip()
+
+
+def more(method: str, flags: str, with_: str = "", data: str = "--data {breakout}", steps: int = 3) -> Check:
+    """The flags change the encoder; `with_` is there on both sides."""
+    own = f"{base(method, data, steps)} {with_}".strip()
+    return differ(own, f"{own} {flags}", weights)
+
+
+def _device(method: str) -> Check:
+    def check(world: World) -> None:
+        world.patch.setattr(torch.cuda, "is_available", lambda: False)
+        refused(f"{base(method)} --device cuda", "--device: found cuda, expected cpu")(world)
+        assert recorded(world.good(f"{base(method)} --device cpu"))["device"] == "cpu"
+
+    return check
+
+
+def _threads(method: str) -> Check:
+    def check(world: World) -> None:
+        world.patch.setattr(torch, "get_num_threads", torch.get_num_threads)  # put back with the rest
+        try:
+            assert recorded(world.good(f"{base(method)} --threads 2"))["threads"] == 2
+            assert torch.get_num_threads() == 2
+        finally:
+            torch.set_num_threads(1)
+
+    return check
+
+
+def _memory(method: str) -> Check:
+    def check(world: World) -> None:
+        budgets: list[int] = []
+        world.patch.setattr(Dataset, "load", lambda self, budget: budgets.append(budget))
+        world.good(f"{base(method)} --memory 6")
+        assert budgets == [3 << 20]  # half for frames, half for batches made ahead
+
+    return check
+
+
+def _compile(method: str) -> Check:
+    def check(world: World) -> None:
+        compiled: list[Encoder] = []
+        world.patch.setattr(Encoder, "compile", lambda self: compiled.append(self))
+        world.good(base(method))
+        assert not compiled
+        world.good(f"{base(method)} --compile")
+        assert len(compiled) == 1
+
+    return check
+
+
+def _cache(method: str) -> Check:
+    def check(world: World) -> None:
+        ran = world.good(f"{base(method)} --cache {{out}}-cache")
+        cache = ran.out.with_name(f"{ran.out.name}-cache")
+        assert any(name.endswith("indicator.json") for name in places(cache))
+
+    return check
+
+
+def _out(method: str) -> Check:
+    def check(world: World) -> None:
+        assert "encoder/model.safetensors" in places(world.once(base(method)).out)
+
+    return check
+
+
+def _holdout(world: World) -> None:
+    ran = world.good(f"{base('pvn')} --holdout {{breakout}}")
+    assert "holdout correlation mean" in ran.printed
+    assert "holdout" not in world.once(base("pvn")).printed
+
+
+def shared(method: str) -> dict[str, Check]:
+    """The options that all methods have."""
+    learns = method != "random"
+    other = "bc" if method != "bc" else "reward"
+    own = base(method)
+    checks = {
+        "out": _out(method),
+        "data": differ(base(method), base(method, "--data {seaquest}"), weights),
+        "env": refused(f"{own} --env minatar/breakout", "--env: found together with --data, expected one of them")
+        if learns
+        else differ(base(method, "--env minatar/breakout"), base(method, "--env minatar/seaquest"), weights),
+        "method": both(
+            differ(
+                own, f"pretrain --method {other} --data {{breakout}} --out {{out}} --steps 3 --batch-size 8", weights
+            ),
+            refused(own.replace(method, "nothing", 1), "unknown method 'nothing'"),
+        ),
+        "preset": more(method, "--preset paper", "--width 1") if learns else more(method, "--preset paper"),
+        "encoder": more(method, "--encoder nature"),
+        "width": more(method, "--width 2"),
+        "seed": more(method, "--seed 1"),
+        "device": _device(method),
+        "threads": _threads(method),
+    }
+    training = {
+        "steps": more(method, "--steps 2"),
+        "batch_size": more(method, "--batch-size 6"),
+        "learning_rate": more(method, "--learning-rate 0.02"),
+        "adam_epsilon": more(method, "--adam-epsilon 0.1"),
+        "precision": more(method, "--precision bfloat16"),
+        "compile": _compile(method),
+        "memory": _memory(method),
+        "log_every": differ(own, f"{own} --log-every 2", logged),
+        "checkpoint_every": differ(own, f"{own} --checkpoint-every 2", checkpoints),
+    }
+    if method == "spr":
+        training["compile"] = refused(f"{own} --compile", "--compile: found it with --method spr")
+    if not learns:
+        given = {"learning_rate": "1e-3", "adam_epsilon": "1e-3", "precision": "bfloat16", "compile": ""}
+        training = {
+            name: refused(f"{own} --{name.replace('_', '-')} {given.get(name, '3')}", NOTHING_LEARNED)
+            for name in training
+        }
+    return checks | training
+
+
+def _pvn() -> dict[str, Check]:
+    hashed = "--indicator hash"
+    only = "expected it only with --indicator rni"
+    none = "pretrain --data {breakout} --out {out} --tasks 0"
+    unused = "--proportion 0.2", "--indicator hash", "--holdout {breakout}", "--gamma 0.5", "--steps 5", "--cache {out}"
+    return {
+        "tasks": both(
+            more("pvn", "--tasks 5"), *(refused(f"{none} {flags}", f"{flags.split()[0]}: found") for flags in unused)
+        ),
+        "indicator": more("pvn", hashed),
+        "proportion": both(more("pvn", "--proportion 0.3"), more("pvn", "--proportion 0.3", hashed)),
+        "threshold": both(
+            more("pvn", "--threshold sgd --burn-in 30"),
+            refused(f"{base('pvn')} {hashed} --threshold sgd", "--threshold: found sgd with --indicator hash"),
+        ),
+        "burn_in": both(
+            more("pvn", "--burn-in 2000", "--threshold sgd --burn-in 30"),
+            refused(f"{base('pvn')} --burn-in 30", "--burn-in: found 30, expected it only with --threshold sgd"),
+        ),
+        "normalize": both(
+            more("pvn", "--normalize no"),
+            refused(f"{base('pvn')} {hashed} --normalize yes", f"--normalize: found yes, {only}"),
+        ),
+        "tasks_per_module": both(
+            more("pvn", "--tasks-per-module 1"),
+            refused(f"{base('pvn')} {hashed} --tasks-per-module 1", f"--tasks-per-module: found 1, {only}"),
+        ),
+        "rni_network": both(
+            more("pvn", "--rni-network convolutions"),
+            refused(f"{base('pvn')} {hashed} --rni-network dqn", f"--rni-network: found dqn, {only}"),
+        ),
+        "rni_output": both(  # a ReLU changes nothing above zero, so sets of most of the states
+            more("pvn", "--rni-output relu", "--proportion 0.8"),
+            refused(f"{base('pvn')} {hashed} --rni-output relu", f"--rni-output: found relu, {only}"),
+        ),
+        "backup": more("pvn", "--backup max"),
+        "gamma": more("pvn", "--gamma 0.5"),
+        "target_ema": more("pvn", "--target-ema 0.5"),
+        "target_every": both(
+            more("pvn", "--target-every 1"),
+            refused(
+                f"{base('pvn')} --target-every 2 --target-ema 0.5",
+                "--target-every: found 2, expected either it or --target-ema",
+            ),
+        ),
+        "indicator_seed": more("pvn", "--indicator-seed 9"),
+        "cache": _cache("pvn"),
+        "holdout": _holdout,
+    }
+
+
+OWN: dict[str, dict[str, Check]] = {
+    "pvn": _pvn(),
+    "cumulants": {
+        "tasks": more("cumulants", "--tasks 5"),
+        "scale": more("cumulants", "--scale 3"),
+        "unit": more("cumulants", "--unit none"),
+        "normalize": more("cumulants", "--normalize no"),
+        "tasks_per_module": more("cumulants", "--tasks-per-module 1"),
+        "backup": more("cumulants", "--backup mean"),
+        "gamma": more("cumulants", "--gamma 0.5"),
+        "target_ema": more("cumulants", "--target-ema 0.5"),
+        "cumulant_seed": more("cumulants", "--cumulant-seed 9"),
+        "cache": _cache("cumulants"),
+    },
+    "spr": {
+        "horizon": more("spr", "--horizon 2"),
+        "channels": more("spr", "--channels 5"),
+        "shift": more("spr", "--shift 2"),
+        "intensity": more("spr", "--intensity 0.2"),
+        "dropout": more("spr", "--dropout 0.1"),
+        "target_ema": more("spr", "--target-ema 0"),
+        "center": more("spr", "--center no"),
+        "max_gradient_norm": more("spr", "--max-gradient-norm 0.001"),
+    },
+    "bc": {},
+    "random": {},
+    "reward": {
+        "gamma": more("reward", "--gamma 0.5"),
+        "clip_rewards": more("reward", "--no-clip-rewards", data="--data {loud} --encoder minatar"),
+        "double": more("reward", "--no-double", "--learning-rate 0.02", "--data {loud} --encoder minatar", 12),
+        "huber": more("reward", "--huber", data="--data {loud} --encoder minatar"),
+        "target_ema": more("reward", "--target-ema 0.5"),
+    },
+    "laplacian": {
+        "dimensions": more("laplacian", "--dimensions 4"),
+        "beta": more("laplacian", "--beta 3"),
+        "ahead": more("laplacian", "--ahead 0"),
+    },
+}
+
+CHECKS: dict[tuple[str, str], Check] = {
+    (f"pretrain --method {method}", name): check
+    for method in method_names()
+    for name, check in {**shared(method), **OWN[method]}.items()
+}

@@ -1,0 +1,293 @@
+"""The options of the commands that put things together: studies, reports, the tabular page, benchmarks, the demo."""
+
+import json
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+from unittest.mock import MagicMock
+
+import protovalue
+from protovalue import demo
+from protovalue.report import figures as report_figures
+from protovalue.study import command, overview
+from protovalue.tabular import command as tabular_command
+from protovalue.tabular import experiments
+from tests.options.world import Check, InTurn, Ran, World, both, differ, made, places, printed, refused
+
+STUDY = """name = "smallest"
+environments = ["minatar/breakout"]
+[data]
+steps = 60
+[online]
+steps = 25
+replay_min = 20
+[evaluate]
+episodes = 1
+[methods.random]
+"""
+
+
+@made("study")
+def _study(world: World) -> Path:
+    file: Path = world["out"].with_suffix(".toml")
+    file.write_text(STUDY)
+    return file
+
+
+@made("larger study")
+def _larger(world: World) -> Path:
+    file: Path = world["out"].with_suffix(".toml")
+    file.write_text(STUDY + "[seeds]\npretraining = 2\n")
+    return file
+
+
+@made("done study")
+def _done(world: World) -> Path:
+    world.patch.setattr(command, "LocalProcesses", InTurn)
+    return world.good("study run {study} --out {out}").out
+
+
+def _run(world: World) -> None:
+    world.patch.setattr(command, "LocalProcesses", InTurn)
+    ran = world.good("study run {study} --out {out}")
+    assert "all 4 stages are done" in ran.printed
+    assert "study.json" in places(ran.out)
+    again = world.good(f"study run '{{larger study}}' --out {ran.out}")
+    assert "all 7 stages are done" in again.printed
+
+
+def _run_out(world: World) -> None:
+    world.patch.setattr(command, "LocalProcesses", InTurn)
+    world.patch.chdir(world.root)
+    world.good("study run {study}")
+    assert (world.root / "runs" / "smallest" / "study.json").is_file()
+    assert (world["done study"] / "study.json").is_file()
+
+
+def _run_jobs(world: World) -> None:
+    slots: list[int] = []
+
+    class Spied(InTurn):
+        def __init__(self, jobs: int, *others: Any) -> None:
+            slots.append(jobs)
+            super().__init__(jobs)
+
+    world.patch.setattr(command, "LocalProcesses", Spied)
+    world.good("study run {study} --out {out} --jobs 2")
+    assert slots == [2]
+
+
+def _measure(world: World) -> None:
+    asked: list[set[str]] = []
+
+    def record(study: object, wanted: set[str]) -> dict[str, Any]:
+        asked.append(wanted)
+        return {}
+
+    world.patch.setattr(overview, "measure", record)
+    for choice, times in (("no", 0), ("auto", 0), ("again", 1)):  # all of it is known from the finished study
+        asked.clear()
+        world.good(f"study plan {{study}} --out '{{done study}}' --measure {choice}")
+        assert len(asked) == times, choice
+    world.good("study plan {study} --out {out}")
+    assert len(asked) == 2
+
+
+PLAN = "study plan '{larger study}' --out '{done study}' --measure no"
+STUDIES: dict[tuple[str, str], Check] = {
+    ("study run", "file"): _run,
+    ("study run", "out"): _run_out,
+    ("study run", "jobs"): _run_jobs,
+    ("study status", "file"): differ(
+        "study status {study} --out '{done study}'", "study status '{larger study}' --out '{done study}'", printed
+    ),
+    ("study status", "out"): differ(
+        "study status {study} --out '{done study}'", "study status {study} --out {out}", printed
+    ),
+    ("study plan", "file"): differ(PLAN, PLAN.replace("larger study", "study"), printed),
+    ("study plan", "out"): differ(PLAN, PLAN.replace("'{done study}'", "{out}"), printed),
+    ("study plan", "jobs"): differ(PLAN, f"{PLAN} --jobs 2", printed),
+    ("study plan", "measure"): _measure,
+    ("study plan", "commands"): differ(PLAN, f"{PLAN} --commands", printed),
+}
+
+
+# Reports
+
+
+@made("runs")
+def _runs(world: World) -> Path:
+    """A study of two encoders and a DQN, whose scores are normalised: only those have bootstrap intervals."""
+    world.patch.setattr(command, "LocalProcesses", InTurn)
+    file: Path = world["out"].with_suffix(".toml")
+    dqn = "[dqn]\nsteps = 25\nreplay_min = 20\nseeds = 2\n[methods.dqn]\n"
+    file.write_text(f'normalise = "dqn"\n{STUDY}[seeds]\npretraining = 3\nonline = 2\n{dqn}')
+    return world.good(f"study run {file} --out {{out}}").out
+
+
+REPORT = "report {runs} --out {out} --features none"
+
+
+def _no_pictures(world: World) -> None:
+    """Drawing takes most of a report's time, and no option is about how."""
+
+    def save(figure: object, folder: Path, name: str) -> tuple[Path, Path]:
+        folder.mkdir(parents=True, exist_ok=True)
+        png, svg = folder / f"{name}.png", folder / f"{name}.svg"
+        png.write_bytes(b"")
+        svg.write_text("<svg xmlns='http://www.w3.org/2000/svg'/>")
+        return png, svg
+
+    world.patch.setattr(report_figures, "save", save)
+
+
+def said(ran: Ran) -> str:
+    """What a report says, but for its own place."""
+    return ran.printed.replace(str(ran.out), "")
+
+
+def written(ran: Ran) -> list[str]:
+    """The files of a report."""
+    return list(places(ran.out))
+
+
+def intervals(ran: Ran) -> bytes:
+    """Aggregates over games with their bootstrap intervals."""
+    return (ran.out / "tables" / "aggregates.csv").read_bytes()
+
+
+def _report_out(world: World) -> None:
+    assert "index.html" in written(world.once(REPORT))
+
+
+def _features(world: World) -> None:
+    found = {}
+    for which in ("all", "first"):
+        out = world.once(f"report {{runs}} --out {{out}} --features {which}").out
+        table = (out / "tables" / "features.csv").read_text().splitlines()
+        found[which] = [line.split(",")[2] for line in table if "random" in line.lower()]
+    assert found == {"all": ["3"], "first": ["1"]}
+    assert "mds.json" not in written(world.once(REPORT))
+
+
+def _mds(world: World) -> None:
+    first = world.once("report {runs} --out {out} --features first")
+    other = world.good("report {runs} --out {out} --features first --mds metric")
+    points = [json.loads((ran.out / "mds.json").read_bytes())["games"] for ran in (first, other)]
+    assert points[0] != points[1]
+    refused(f"{REPORT} --mds metric", "--mds: found metric with --features none")(world)
+
+
+REPORTS: dict[tuple[str, str], Check] = {
+    ("report", "runs"): differ(REPORT, REPORT.replace("{runs}", "'{done study}'"), said),
+    ("report", "out"): both(_report_out, refused("report --paper --out {out}", "--out: found")),
+    ("report", "paper"): differ("report --paper", REPORT, said),
+    ("report", "features"): both(_features, refused("report --paper --features none", "--features: found none")),
+    ("report", "mds"): both(_mds, refused("report --paper --mds metric", "--mds: found metric")),
+    ("report", "draws"): both(
+        differ(REPORT, f"{REPORT} --draws 100", intervals),
+        refused("report --paper --draws 100", "--draws: found 100, expected it only with RUNS"),
+    ),
+}
+REPORTS = {key: both(_no_pictures, check) for key, check in REPORTS.items()}
+
+
+# The tabular page
+
+
+def tabular(one: str, other: str) -> Check:
+    """What is computed differs; pictures and page, which say the settings anyway, are not made."""
+
+    def check(world: World) -> None:
+        for name, value in (("RUNS", 1), ("STEPS", 10), ("WALK", 200), ("DESCENT_STEPS", 20)):
+            world.patch.setattr(experiments, name, value)
+        world.patch.setattr(tabular_command, "figures", MagicMock())
+        computed = []
+        world.patch.setattr(tabular_command, "write_page", lambda results, *_: computed.append(results))
+        for words in (one, other):
+            world.good(words)
+        numbers = [
+            [getattr(results, field.name) for field in fields(results) if field.name not in ("config", "world")]
+            for results in computed
+        ]
+        assert repr(numbers[0]) != repr(numbers[1])
+
+    return check
+
+
+def _tabular_out(world: World) -> None:
+    pages = world.root / "pages"
+    world.patch.setattr(tabular_command, "write_page", lambda results, pictures, path: path.write_text("page"))
+    for name, value in (("RUNS", 1), ("STEPS", 10), ("WALK", 200), ("DESCENT_STEPS", 20)):
+        world.patch.setattr(experiments, name, value)
+    world.patch.setattr(tabular_command, "figures", MagicMock())
+    world.good(CHAIN.format(out=pages))
+    assert (pages / "index.html").is_file()
+
+
+@made("maze")
+def _maze(world: World) -> Path:
+    file: Path = world["out"].with_suffix(".txt")
+    file.write_text("#######\n#.#...#\n#...#.#\n#######\n")
+    return file
+
+
+CHAIN = "tabular chain --size 7 --dimensions 2 --out {out}"
+TABULAR: dict[tuple[str, str], Check] = {
+    ("tabular", "out"): _tabular_out,
+    ("tabular", "world"): tabular(CHAIN, CHAIN.replace("chain", "ring")),
+    ("tabular", "map"): both(
+        tabular(CHAIN, "tabular --map {maze} --dimensions 2 --out {out}"),
+        refused(f"{CHAIN} --map {{maze}}", "expected one of four-rooms"),
+    ),
+    ("tabular", "size"): both(
+        tabular(CHAIN, CHAIN.replace("7", "8")),
+        refused("tabular four-rooms --size 7 --out {out}", "--size: found 7 for a world of fixed size"),
+    ),
+    ("tabular", "walls"): both(
+        tabular(CHAIN, f"{CHAIN} --walls renormalise"),
+        refused("tabular ring --walls stay --out {out}", "--walls: found stay for ring"),
+    ),
+    ("tabular", "gamma"): tabular(CHAIN, f"{CHAIN} --gamma 0.5"),
+    ("tabular", "dimensions"): tabular(CHAIN, CHAIN.replace("dimensions 2", "dimensions 3")),
+    ("tabular", "proportion"): tabular(CHAIN, f"{CHAIN} --proportion 0.4"),
+    ("tabular", "seed"): tabular(CHAIN, f"{CHAIN} --seed 1"),
+}
+
+
+# Benchmarks and the demo
+
+
+def _bench(world: World) -> None:
+    folder = world["out"]
+    (folder / "benchmarks").mkdir(parents=True)
+    for name in ("one", "two"):
+        (folder / "benchmarks" / f"{name}.py").write_text(f"def main(quick):\n    print('{name}', quick)\n")
+    world.patch.setattr(protovalue, "__file__", str(folder / "src" / "protovalue" / "__init__.py"))
+    assert world.good("bench one").printed == "one False\n"
+    assert world.good("bench two --quick").printed == "two True\n"
+    refused("bench three", "unknown benchmark 'three'")(world)
+
+
+def _demo(world: World) -> None:
+    """Its stages are other commands: here they only say where they would write."""
+    asked: dict[str, Path] = {}
+    world.patch.setattr(demo, "tabular", lambda config: asked.update(tabular=config.out))
+    world.patch.setattr(demo, "study_run", lambda config: asked.update(study=config.out))
+    world.patch.setattr(demo, "report_command", lambda config: asked.update(report=config.out))
+    cell = type("Cell", (), {"score": 1.0, "run": Path("run"), "method": "pvn"})
+    world.patch.setattr(demo, "read_results", lambda runs: type("Results", (), {"cells": [cell]}))
+    world.patch.setattr(demo, "evaluate_run", lambda config, quiet: asked.update(film=config.video))
+    ran = world.good("demo --out {out}")
+    names = {"tabular": "four-rooms", "study": "study", "report": "report", "film": "episode.gif"}
+    assert asked == {name: ran.out / place for name, place in names.items()}
+
+
+CHECKS: dict[tuple[str, str], Check] = {
+    **STUDIES,
+    **REPORTS,
+    **TABULAR,
+    ("bench", "name"): _bench,
+    ("bench", "quick"): _bench,
+    ("demo", "out"): _demo,
+}

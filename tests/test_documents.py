@@ -1,0 +1,442 @@
+"""Every command and every snippet of README.md and docs/*.md is run: in its order, in an empty folder per document.
+
+A reader's machine has hours, clouds and files of its own; a test has seconds. What is different here stands in the
+tables below and nowhere else, and a command that none of them makes possible fails:
+
+- SMALLER is appended to every command of its kind; the last of two equal flags counts.
+- FILLED stands for the names in capitals that a reader fills in.
+- INSTEAD is replaced in a block before it is run: clouds by files of the same format, and numbers in Python.
+- GIVEN is made before a document is run, because it takes it for granted.
+- Studies are the shipped files with fewer games, methods and steps, and run in this process.
+- A command that takes long and stands in several documents is run in the first of them.
+- ELSEWHERE are blocks and commands that another test runs, and EXEMPT those that no test can.
+"""
+
+import ast
+import contextlib
+import io
+import re
+import shlex
+import shutil
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+
+from protovalue import cli
+from protovalue.cli import COMMANDS, main
+from protovalue.data.dataset import open_dataset
+from protovalue.pretrain.methods import method_class, method_names
+from protovalue.study import command as study_command
+from protovalue.study.file import load_study
+from tests.data.published import Ring, atari_episode, write_atari, write_rlu
+from tests.data.test_import_minari import name_environment, write_minari
+from tests.documents import DOCUMENTS, ROOT, Block, blocks, commands, inline, sentences, text_of
+from tests.options.world import InTurn
+
+TRAINED = "--steps 2 --batch-size 8"
+SMALLER = {
+    "collect": "--steps 200",
+    "data info": "",
+    "data verify": "",
+    "import rlu": "--workers 1",
+    "import dqn-replay": "",
+    "import minari": "--workers 1",
+    "pretrain": f"{TRAINED} --tasks 3",
+    "pretrain --preset paper": f"{TRAINED} --tasks 3 --width 1",
+    "pretrain --method cumulants": f"{TRAINED} --tasks 3",
+    "pretrain --method random": "",
+    **{f"pretrain --method {name}": TRAINED for name in ("spr", "bc", "reward", "laplacian")},
+    "online": "--steps 40 --replay-min 20",
+    "dqn": "--steps 40 --replay-min 20",
+    "evaluate": "--episodes 2",
+    "study plan": "--measure no",
+    "study run": "--jobs 1",
+    "study status": "",
+    "report": "--draws 100 --features first",
+    "report --paper": "",
+}
+LEARNED = [name for name in method_names() if name != "random"]
+FILLED = {"GAME": ["breakout"], "S": ["1"], "STEPS": ["40"], "BACKUP": ["mean", "max"], "NAME": LEARNED}
+INSTEAD = {
+    "gs://rl_unplugged/": "cloud/rl_unplugged/",
+    "gs://atari-replay-datasets/": "cloud/atari-replay-datasets/",
+    "policy_kwargs=": "n_steps=8, policy_kwargs=",  # of PPO, whose default is 2,048 steps of each environment
+    ".learn(100_000)": ".learn(64)",
+    "studies/paper-main.toml": "studies/minatar-main.toml",
+}
+ONCE = ("study", "report", "tabular")  # run in the first document that has them
+ELSEWHERE = {
+    "pvn tabular four-rooms --out four-rooms": "tests/tabular/test_command.py::test_numbers_on_the_page",
+    "pvn tabular --map maze.txt --out maze": "tests/tabular/test_command.py::test_page",
+    "docs/adding-a-method.md": "tests/pretrain/test_adding_a_method.py::test_the_example_learns_and_resumes",
+    "docs/adding-an-indicator.md": "tests/indicators/test_registry.py::test_the_document_s_indicator_works",
+    "docs/tabular.md": "tests/tabular/test_docs.py::test_code_prints_what_the_page_says",
+}
+EXEMPT = {
+    "make demo": "installs the package from the network, then runs for minutes; its stages are tested one by one",
+    "make test": "is what runs this test",
+}
+
+
+def _clouds() -> None:
+    """Files of Pong in the published formats, under the names that they have there."""
+    rng = np.random.default_rng(0)
+    data = write_atari(Path("made"), [atari_episode(length, rng) for length in (9, 8, 7, 6, 5, 4)])
+    for number, checkpoint in enumerate((0, 9, 19, 29, 39, 49)):
+        name = f"cloud/rl_unplugged/atari_episodes_ordered/Pong/run_1-{checkpoint:05}-of-00050"
+        write_rlu(Path(name), data, number, number + 1)
+    for folder in ("cloud/atari-replay-datasets/dqn/Pong/1/replay_logs", "path/to/Pong/1/replay_logs"):
+        for checkpoint in (0, 24, 49):
+            ring = Ring(40)
+            ring.add_episode(data.episode(checkpoint // 24))
+            ring.save(Path(folder), checkpoint)
+
+
+def _minari() -> None:
+    """A data set of MinAtar's Breakout, written by Minari itself: by its id, and as a folder somewhere."""
+    _pvn("collect minatar/breakout --steps 60 --out made-for-minari")
+    data = open_dataset(Path("made-for-minari"))
+    space = gymnasium.spaces.Box(0, 1, data.frame_shape, np.bool_)
+    episodes = [data.episode(index) for index in range(data.num_episodes)]
+    folder = write_minari("minatar/breakout/expert-v0", episodes, space, gymnasium.spaces.Discrete(data.num_actions))
+    name_environment(folder, "MinAtar/Breakout-v1")
+    shutil.copytree(folder.parent, "path/to/dataset")
+
+
+def _studies() -> None:
+    """The shipped studies, in small: the first game, three methods, one seed of everything, few steps."""
+    Path("studies").mkdir()
+    for path in (ROOT / "studies").glob("minatar-*.toml"):
+        (Path("studies") / path.name).write_text(smaller_study(path.read_text(encoding="utf-8")))
+
+
+def smaller_study(text: str) -> str:
+    """Shrink a study file: by its text, so that it stays the file that it is."""
+    head, *methods = re.split(r"(?=^\[methods\.)", text, flags=re.MULTILINE)
+    kept = [one for one in methods if re.match(r"\[methods\.(pvn|random|dqn)\]", one)]
+    head = re.sub(r"environments = \[\s*(\"[^\"]+\").*?\]", r"environments = [\1]", head, flags=re.DOTALL)
+    head = re.sub(r"^(widths|tasks) = .*$", "", head, flags=re.MULTILINE)
+    head = re.sub(r"^(data|pretraining|online|seeds) = \d+$", r"\1 = 1", head, flags=re.MULTILINE)
+    head = re.sub(r"^episodes = \d+$", "episodes = 1", head, flags=re.MULTILINE)
+    for table, steps in (("pretrain", 3), ("online", 40), ("dqn", 40), ("data", 40)):
+        extra = f"\nsteps = {steps}" + ("\nreplay_min = 20" if table in ("online", "dqn", "data") else "")
+        head = re.sub(rf"(^\[{table}\][^\n]*(?:\n(?!\[)[^\n]*)*?)\nsteps = [\d_]+$", rf"\1{extra}", head, flags=re.M)
+    return head + "".join(kept)
+
+
+def _encoder() -> None:
+    _pvn("collect minatar/breakout --steps 200 --out data/breakout")
+    _pvn("pretrain --data data/breakout --out runs/pvn --tasks 3 --steps 2 --batch-size 8")
+
+
+def _own_method() -> None:
+    """The method of the document about adding one."""
+    (block,) = blocks("docs/adding-a-method.md")
+    Path("my_method.py").write_text(block.text)
+
+
+GIVEN: dict[str, list[Callable[[], None]]] = {
+    "README.md": [_clouds, _minari, _studies],
+    "docs/data.md": [_clouds, _minari],
+    "docs/online.md": [_encoder],
+    "docs/results.md": [_studies],
+    "docs/studies.md": [_studies, _encoder, _own_method],
+}
+
+
+def _pvn(words: str) -> str:
+    """Run a command in this process; return what it printed."""
+    printed, errors = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(errors):
+        code = main(shlex.split(words))
+    assert code == 0, f"pvn {words}: {errors.getvalue()}"
+    return printed.getvalue()
+
+
+def kind_of(words: list[str]) -> str:
+    """Return the entry of SMALLER that a command belongs to."""
+    name = cli._command_name(words)
+    assert name is not None, words
+    if "--paper" in words:
+        return f"{name} --paper"
+    if "--preset" in words:
+        return f"{name} --preset {words[words.index('--preset') + 1]}"
+    if name == "pretrain" and "--method" in words and words[words.index("--method") + 1] != "pvn":
+        return f"{name} --method {words[words.index('--method') + 1]}"
+    return name
+
+
+def filled(line: str) -> list[str]:
+    """Return a command with every value of the names in capitals in it."""
+    found = [line]
+    for name, values in FILLED.items():
+        word = rf"(?<![A-Za-z_]){name}(?![A-Za-z_])"
+        found = [re.sub(word, value, one) for one in found for value in (values if re.search(word, one) else [""])]
+    return found
+
+
+def _run(line: str) -> None:
+    words = shlex.split(line)
+    assert words[0] == "pvn", f"{line!r} is no command that a test can run: give it an entry in a table above"
+    for one in filled(shlex.join(words[1:])):
+        _pvn(f"{one} {SMALLER[kind_of(shlex.split(one))]}")
+
+
+FIRST = {
+    line: block.document
+    for document in reversed(DOCUMENTS)
+    for block in blocks(document)
+    if not block.language
+    for line in commands(block)
+    if line.split()[:1] == ["pvn"] and line.split()[1] in ONCE
+}
+
+
+def run_commands(block: Block) -> None:
+    """Run a block of commands."""
+    for line in commands(block):
+        if line in EXEMPT or line in ELSEWHERE or FIRST.get(line, block.document) != block.document:
+            continue
+        for old, new in INSTEAD.items():
+            line = line.replace(old, new)
+        _run(line)
+
+
+def run_python(block: Block, names: dict[str, Any]) -> None:
+    """Run a snippet with the names of those before it."""
+    if block.document in ELSEWHERE:
+        return
+    text = block.text
+    for old, new in INSTEAD.items():
+        text = text.replace(old, new)
+    exec(compile(text, f"{block.document}:{block.line}", "exec"), names)
+
+
+def check_toml(block: Block) -> None:
+    """Read a study file; a part of one is put into a small one."""
+    text = block.text
+    if "environments" not in text:
+        game = "atari/Pong" if "rl_unplugged" in text else "minatar/breakout"
+        text = f'environments = ["{game}"]\n{text}\n[methods.random]\n'
+    path = Path(f"from-line-{block.line}.toml")
+    path.write_text(text)
+    assert load_study(path).environments
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_its_commands_and_snippets_run(document: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
+    monkeypatch.setattr(study_command, "LocalProcesses", InTurn)
+    threads = torch.get_num_threads()
+    for make in GIVEN.get(document, []):
+        make()
+    names: dict[str, Any] = {"MyCluster": InTurn, "Path": Path}
+    for block in blocks(document):
+        match block.language:
+            case "":
+                run_commands(block)
+            case "python":
+                run_python(block, names)
+            case "toml":
+                check_toml(block)
+            case "pycon":
+                assert block.document in ELSEWHERE
+            case "text":
+                pass
+            case other:
+                raise AssertionError(f"{document}:{block.line}: nobody runs {other!r}")
+    torch.set_num_threads(threads)
+    if document == "README.md":
+        assert names["encoder"].features(names["batch"].obs).shape == (256, 128), "as it says"
+
+
+def test_no_two_commands_write_to_one_folder() -> None:
+    """Whoever follows several documents in one place finds nothing in the way; --holdout only looks."""
+    writers: dict[str, set[str]] = {}
+    for document in DOCUMENTS:
+        for block in blocks(document):
+            for line in commands(block) if not block.language else []:
+                if " --out " in line:
+                    own = re.sub(r" --holdout \S+", "", line)
+                    writers.setdefault(line.split(" --out ")[1].split()[0], set()).add(own)
+    assert [sorted(lines) for lines in writers.values() if len(lines) > 1] == []
+
+
+def test_what_a_study_file_with_a_mistake_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The line that docs/studies.md shows is the one that is printed."""
+    (shown,) = [line for block in blocks("docs/studies.md") for line in block.text.splitlines() if "pvn: " in line]
+    monkeypatch.chdir(tmp_path)
+    Path("studies").mkdir()
+    Path("studies/mine.toml").write_text('name = "mine"\n\nenvironments = ["minatar/breakuot"]\n[methods.random]\n')
+    errors = io.StringIO()
+    with contextlib.redirect_stderr(errors):
+        assert main(["study", "plan", "studies/mine.toml"]) == 2
+    assert errors.getvalue() == f"{shown}\n"
+
+
+def test_no_entry_of_a_table_is_left_over() -> None:
+    """A command that was changed or taken out leaves nothing behind here."""
+    found = {
+        line for document in DOCUMENTS for block in blocks(document) if not block.language for line in commands(block)
+    }
+    assert {name for name in (*ELSEWHERE, *EXEMPT) if not name.startswith("docs/")} - found <= {
+        "pvn tabular --map maze.txt --out maze"  # also in a sentence
+    } | set()
+    everything = "\n".join(text_of(document) for document in DOCUMENTS)
+    assert [old for old in INSTEAD if old not in everything] == []
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        *(
+            f"--method {name} {SMALLER[f'pretrain --method {name}' if name != 'pvn' else 'pretrain']}"
+            for name in LEARNED
+        ),
+        f"--indicator hash {TRAINED} --tasks 3",
+        f"--threshold sgd --burn-in 9 --rni-network convolutions --target-every 2 {TRAINED} --tasks 3",
+        f"--method reward --no-double --huber {TRAINED}",
+        "--tasks 0",
+        "--method random --width 2",
+    ],
+)
+def test_the_command_on_an_encoder_s_card_makes_it_again(
+    flags: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    _pvn("collect minatar/breakout --steps 100 --out data")
+    _pvn(f"pretrain --data data --out one {flags}")
+    (command,) = re.findall(r"^pvn (pretrain .*)$", Path("one/encoder/README.md").read_text(), re.MULTILINE)
+    _pvn(f"{command} --out two")
+    assert Path("two/encoder/model.safetensors").read_bytes() == Path("one/encoder/model.safetensors").read_bytes()
+
+
+# Commands and flags in sentences
+
+COMPLETE = {
+    "collect": "minatar/breakout --out x",
+    "data info": "x",
+    "data verify": "x",
+    "import rlu": "x --out x",
+    "import dqn-replay": "x --out x",
+    "import minari": "x --out x",
+    "tabular": "--out x",
+    "pretrain": "--out x",
+    "online": "--encoder x --out x",
+    "dqn": "--env minatar/breakout --out x",
+    "evaluate": "x",
+    "study run": "x",
+    "study status": "x",
+    "study plan": "x",
+    "report": "x",
+    "bench": "x",
+    "demo": "",
+}
+STANDS_FOR = {
+    "GAME": "breakout",
+    "ENV": "minatar/breakout",
+    "RUN": "x",
+    "FILE": "x",
+    "DIR": "x",
+    "NAME": "x",
+    "D": "4",
+    "G": "0.9",
+}
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_commands_in_sentences_parse(document: str) -> None:
+    for shown in inline(document):
+        text = re.sub(r"\b[A-Z]+\b", lambda match: STANDS_FOR[match[0]], shown)
+        words = shlex.split(text)[1:]
+        if words[0] in ("--help", "--version") or words[-1] == "--help":
+            continue
+        if words[0].startswith("--"):  # the method of that name, with other settings
+            words = ["pretrain", *words]
+        name = cli._command_name(words)
+        assert name is not None, shown
+        given = words[len(name.split()) :]
+        kind = cli._load(COMMANDS[name].config)
+        config = kind if isinstance(kind, type) else kind(given)
+        needed = shlex.split(COMPLETE[name])
+        options = needed[next((i for i, word in enumerate(needed) if word.startswith("--")), len(needed)) :]
+        for more in ([], options, needed):  # as it stands, or with what must be there
+            try:
+                cli._parse(config, f"pvn {name}", [*given, *more])
+                break
+            except cli.UserError as error:
+                problem = error
+        else:
+            raise AssertionError(f"{document}: `{shown}`: {problem}")
+
+
+KNOWN_ELSEWHERE = {"help", "version", "debug", "logdir"}  # of pvn itself, and of tensorboard
+
+
+def flags() -> set[str]:
+    """Every flag of every command."""
+    found = set(KNOWN_ELSEWHERE)
+    for command in COMMANDS.values():
+        kind = cli._load(command.config)
+        configs = [kind] if isinstance(kind, type) else [method_class(name).Config for name in method_names()]
+        for config in configs:
+            names = [field.name for field in fields(config)]
+            names += [field.name for field in fields(cli._load("protovalue.config:EnvOptions"))]
+            found |= {prefix + name.replace("_", "-") for name in names for prefix in ("", "no-")}
+    return found
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_flags_in_sentences_exist(document: str) -> None:
+    code = " ".join(re.findall(r"`([^`]+)`", sentences(document)))
+    assert set(re.findall(r"(?<![\w-])--([a-z][a-z-]*)", code)) - flags() == set()
+
+
+# Promises name the test that shows them
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_tests_that_it_names_exist(document: str) -> None:
+    for path, name in re.findall(r"(tests/[\w/.-]+\.py)(?:::(\w+))?", text_of(document)):
+        assert (ROOT / path).is_file(), path
+        assert not name or exists(f"{path}::{name}"), f"{path}::{name}"
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_tests_that_it_names_without_their_file_exist(document: str) -> None:
+    named = set(re.findall(r"`(test_\w+)`", text_of(document)))
+    files = [path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py")]
+    assert {name for name in named if not any(f"def {name}(" in text for text in files)} == set()
+
+
+PROMISES = ("bit for bit", "byte for byte", "run code", "loses no", "number for number", "the same bytes")
+IN_WORDS = {  # where the words are there without the promise
+    "docs/results.md", "docs/decisions.md",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("document", [name for name in DOCUMENTS if name not in IN_WORDS])
+def test_a_promise_names_its_test(document: str) -> None:
+    """In the same paragraph or point of a list."""
+    for part in re.split(r"\n\s*\n|\n(?=- )", sentences(document)):
+        if any(words in " ".join(part.split()) for words in PROMISES):
+            assert re.search(r"tests/\w|test_\w", part), f"{document}: {part}"
+
+
+@pytest.mark.parametrize("node", ELSEWHERE.values())
+def test_tests_that_are_relied_on_exist(node: str) -> None:
+    assert exists(node)
+
+
+def exists(node: str) -> bool:
+    """Whether a file of tests has a test of this name."""
+    path, _, name = node.partition("::")
+    tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
+    return any(isinstance(one, ast.FunctionDef) and one.name == name for one in tree.body)
