@@ -88,6 +88,8 @@ def replaced(old: str, new: str) -> str:
         (TINY + "[env.'minatar/breakuot']\nsticky = 0.1\n", 34, "'minatar/breakuot': did you mean 'minatar/breakout'"),
         (TINY + "[methods.bc]\nenv = 'x'\n", 35, "env: found 'x', expected a table: [methods.bc.env]"),
         (TINY + "[methods.dqn.env]\nstack = 2\n", 35, "stack: found in [methods.dqn.env], expected it in [env]"),
+        (replaced('name = "tiny"', "title = 3"), 1, "title: found 3, expected text"),
+        (replaced('name = "tiny"', "title = ''"), 1, "title: found '', expected text"),
         (replaced("[online]\nsteps = 60", "[online]\ngamma = 2.0"), 17, "--gamma: found 2.0, expected between 0 and 1"),
         (replaced("[dqn]\nsteps = 60", "[dqn]\ngamma = 2.0"), 21, "--gamma: found 2.0, expected between 0 and 1"),
         (replaced("episodes = 2", "epsilon = 2.0"), 26, "--epsilon: found 2.0, expected between 0 and 1"),
