@@ -267,13 +267,14 @@ def test_the_same_evaluation_twice_is_the_same(run, tmp_path):
 
 def test_the_agents_that_were_trained_play(tmp_path, monkeypatch):
     """The loaded ones have the parameters that training ended with, not those it began with."""
-    trained = {}
+    trained, prepared = {}, []
 
     def catching(module):
         real = module.prepare
 
         def prepare(config):
             env, agent, about = real(config)
+            prepared.append(env)
             trained.setdefault(module, (agent, agent.theta.clone()))
             return env, agent, about
 
@@ -290,6 +291,8 @@ def test_the_agents_that_were_trained_play(tmp_path, monkeypatch):
     }
     for module, run in runs.items():
         env, agent, seeds, steps = load_agent(run, 3)
+        assert prepared[-1].closed  # the one that said what the agents need; they play in others
+        assert not env.closed
         assert (seeds, steps, env.num_envs, env.env_id) == ((3, 8), 60, 6, "minatar/breakout")
         env.close()
         ended, began = trained[module]

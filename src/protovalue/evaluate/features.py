@@ -106,8 +106,8 @@ def linear_probe(
     """Return the held-out R^2 of each target (J,) when ridge regression reads targets (N, J) from features (N, k).
 
     Every row is predicted by a regression that has not seen its group; without groups, rows in time order are cut into
-    `folds` blocks, because neighbours in time are nearly copies. Features are centred and divided by one number, and
-    the strength of the ridge is chosen, on the training rows. A target that is the same everywhere has no R^2: NaN.
+    `folds` blocks, because neighbours in time are nearly copies. Features are divided by one number, and the strength
+    of the ridge is chosen, on the training rows. A target that is the same everywhere has no R^2: NaN.
     """
     x, y = np.asarray(features, np.float64), np.asarray(targets, np.float64)
     if groups is None:
@@ -116,9 +116,8 @@ def linear_probe(
     for train, test in GroupKFold(min(folds, len(np.unique(groups)))).split(x, y, groups):
         # One scale for all features: by its own, a unit that is nearly dead would be magnified on rows not yet seen.
         scale = float(x[train].std(axis=0).max()) or 1.0
-        standard = (x - x[train].mean(axis=0)) / scale
-        model = RidgeCV(RIDGES, alpha_per_target=True).fit(standard[train], y[train])
-        predicted[test] = model.predict(standard[test]).reshape(len(test), -1)
+        model = RidgeCV(RIDGES, alpha_per_target=True).fit(x[train] / scale, y[train])
+        predicted[test] = model.predict(x[test] / scale).reshape(len(test), -1)
         baseline[test] = y[train].mean(axis=0)
     wrong, total = np.square(y - predicted).sum(axis=0), np.square(y - baseline).sum(axis=0)
     varies = (y != y[0]).any(axis=0)  # a deviation of 0 can be rounded up
