@@ -3,7 +3,7 @@
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from protovalue.config import AgentConfig, EnvOptions, require
+from protovalue.config import AgentConfig, require
 from protovalue.data.format import End
 from protovalue.data.sampler import generator_at
 from protovalue.envs.base import Env
@@ -25,7 +25,9 @@ from protovalue.online.priorities import Priorities
 from protovalue.online.record import Recorder
 from protovalue.online.replay import Layout, Replay, check_room, gibibytes
 from protovalue.progress import ProgressBar
-from protovalue.runs import CONFIG, Checkpoint, Run, read_run
+from protovalue.runs import CONFIG, STATE, Checkpoint, Run, read_run, restoring
+from protovalue.schema import checked
+from protovalue.schema import require as expect
 
 # What may differ when a run is resumed: where things lie and how long it goes on, not what is computed.
 MAY_CHANGE = ("out", "encoder", "steps", "device", "threads", "log_every", "keep_replay", "data")
@@ -114,6 +116,30 @@ class Room:
         return room
 
 
+@dataclass(frozen=True)
+class _Saved:
+    """What a checkpoint's state.json must hold; `env` is the environments' own."""
+
+    seeds: int
+    updates: int
+    written: list[int]
+    env: Any
+    returns: list[float]
+    lengths: list[int]
+    finished: list[list[float]]
+    recent: list[list[float]]
+    summed: int
+    episodes: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("updates", "summed", "episodes"):
+            expect(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
+        for name in ("written", "returns", "lengths", "finished", "recent"):
+            found = getattr(self, name)
+            expect(len(found) == self.seeds, name, f"{len(found)} entries", f"{self.seeds}, one for each seed")
+        expect(min(self.written) >= 0, "written", min(self.written), "0 or more")
+
+
 class Loop:
     """State of the online phase between two steps."""
 
@@ -132,6 +158,8 @@ class Loop:
         self.seeds = config.seed_list()
         self.steps, self.n_step = _set(config.steps), _set(config.n_step)
         checkpoint = run.resumed_from
+        if checkpoint:
+            checked(_Saved, {**checkpoint.state, "seeds": len(self.seeds)}, checkpoint.path / STATE, extra=True)
         self.step = checkpoint.step if checkpoint else 0
         self._explore = Draws(self.seeds, EXPLORE, 2)
         self._sample = Draws(self.seeds, SAMPLE, _set(config.batch_size))
@@ -143,13 +171,15 @@ class Loop:
         self._summed = 0
         self._features: Tensor
         if checkpoint and self.step >= self.steps:
-            self._restore_agent(checkpoint)
+            with restoring(checkpoint):
+                self._restore_agent(checkpoint)
             return
         self._slack, self._folder = room.slack, config.replay_dir or run.path / REPLAY
         self._replay = Replay(count, room.capacity, room.layout, room.slack, config.replay_dir)
         self._priorities = Priorities(self._replay, self.n_step) if config.prioritised else None
         if checkpoint:
-            self._restore(checkpoint)
+            with restoring(checkpoint):
+                self._restore(checkpoint)
         else:
             self._begin()
 
@@ -403,13 +433,10 @@ def choose_device(config: AgentConfig) -> str:
 
 def config_from(cls: type[C], recorded: Mapping[str, Any], **changes: Any) -> C:
     """Make a config of a run's config.json again."""
-    known = {field.name: recorded[field.name] for field in fields(cls) if field.name in recorded}
-    known["options"] = EnvOptions(**known["options"])
-    known["hidden"] = tuple(known["hidden"])
-    for name in ("out", "replay_dir", "data"):
-        if known.get(name) is not None:
-            known[name] = Path(known[name])
-    return replace(cls(**known), **changes)
+    try:
+        return replace(checked(cls, recorded, "field config", extra=True), **changes)
+    except UserError as error:
+        raise UserError(f"{changes.get('out', Path()) / CONFIG}: {error}") from error
 
 
 def own_tensors(tensors: Mapping[str, NDArray[Any]], owner: str = "agent.") -> dict[str, NDArray[Any]]:
