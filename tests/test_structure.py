@@ -35,7 +35,7 @@ def test_imports_follow_the_flow():
 
 
 def test_tabular_stands_beside_the_deep_code():
-    allowed = {"errors", "processes", "progress", "config", "losses", "tabular"}
+    allowed = {"errors", "files", "processes", "progress", "config", "losses", "tabular"}
     for path in (ROOT / "tabular").rglob("*.py"):
         assert imported(path) <= allowed, path.name
 

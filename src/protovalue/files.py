@@ -56,6 +56,23 @@ def open_file(path: Path, flags: int) -> int:
     return descriptor
 
 
+def truncate(path: Path, size: int) -> None:
+    """Cut a file, which must be there, to a size, or let it grow to it by zeros."""
+    descriptor = open_file(path, os.O_WRONLY)
+    try:
+        with naming(path):
+            os.ftruncate(descriptor, size)
+    finally:
+        os.close(descriptor)
+
+
+def refuse_links(folder: Path) -> None:
+    """Refuse a folder of ours that has a link in it: for what is written there by code that would follow it."""
+    for entry in folder.iterdir():
+        if entry.is_symlink():
+            raise UserError(f"{entry}: found a symbolic link, expected a file; links are not followed")
+
+
 def make_folder(path: Path) -> None:
     """Make a folder inside of one of ours; where there is a link in its place, that is a UserError."""
     if path.is_symlink():

@@ -14,7 +14,7 @@ from protovalue.data.info import picture
 from protovalue.envs.base import Env
 from protovalue.envs.registry import import_module_of, make, same
 from protovalue.errors import UserError
-from protovalue.files import write_json
+from protovalue.files import beside, write_json
 from protovalue.online import dqn, linear_dqn
 from protovalue.online.agent import Agent
 from protovalue.online.draws import EVALUATE, Draws, environment_seeds
@@ -211,4 +211,5 @@ def write_gif(path: Path, frames: Sequence[NDArray[Any]], size: int = 240, milli
     images = [image.resize((size, height), smooth) for image in images]
     path.parent.mkdir(parents=True, exist_ok=True)
     durations = [milliseconds] * (len(images) - 1) + [1_000]
-    images[0].save(path, "GIF", save_all=True, append_images=images[1:], duration=durations, loop=0)
+    with beside(path) as new:
+        images[0].save(new, "GIF", save_all=True, append_images=images[1:], duration=durations, loop=0)

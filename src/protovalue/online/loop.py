@@ -17,7 +17,7 @@ from protovalue.data.format import End
 from protovalue.data.sampler import generator_at
 from protovalue.envs.base import Env
 from protovalue.errors import UserError
-from protovalue.files import FolderLock
+from protovalue.files import FolderLock, read_bytes, write_atomic
 from protovalue.interrupt import stop_on_interrupt
 from protovalue.online.agent import Agent
 from protovalue.online.draws import EXPLORE, REDRAW, SAMPLE, Draws, environment_seeds
@@ -265,6 +265,7 @@ class Loop:
         self._replay.save(self._folder)
         tensors: dict[str, NDArray[Any]] = {f"agent.{k}": v for k, v in self._agent.tensors().items()}
         tensors["totals"] = self._totals.cpu().numpy()
+        tensors |= self._replay.sums()
         if self._priorities is not None:
             tensors |= self._priorities.state()
         state: dict[str, Any] = {
@@ -312,7 +313,7 @@ class Loop:
         self._restore_agent(checkpoint)
         self._totals.copy_(torch.from_numpy(checkpoint.tensors["totals"]))
         self._summed, self._finished = state["summed"], state["finished"]
-        self._replay.load(self._folder, state["written"])
+        self._replay.load(self._folder, state["written"], checkpoint.tensors)
         going_on = state["env"] is not None
         if going_on:
             self._env.reset()
@@ -396,11 +397,11 @@ def _claim(folder: Path, run: Path) -> FolderLock:
     folder.mkdir(parents=True, exist_ok=True)
     lock = FolderLock(folder)
     owner, ours = folder / OWNER, str(run.absolute())
-    if owner.exists() and owner.read_text() != ours:
-        found = owner.read_text()
+    found = read_bytes(owner).decode(errors="replace") if owner.exists() else ours
+    if found != ours:
         lock.release()
-        raise UserError(f"--replay-dir: {folder} holds the replay of {found}, expected an empty folder")
-    owner.write_text(ours)
+        raise UserError(f"--replay-dir: {folder} holds the replay of {found[:300]}, expected an empty folder")
+    write_atomic(owner, ours.encode())
     return lock
 
 
