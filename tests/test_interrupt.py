@@ -18,6 +18,7 @@ from protovalue.cli import main
 from protovalue.data.dataset import open_dataset
 from protovalue.envs.registry import make
 from protovalue.evaluate.episodes import Quotas
+from protovalue.files import locked
 from protovalue.interrupt import Terminated, deferred, raised, stop_on_interrupt
 from protovalue.progress import ProgressBar
 from protovalue.report import summary
@@ -202,6 +203,11 @@ def test_importing_ends_with_its_workers(tmp_path, number):
     assert "Traceback" not in said
 
 
+def path_and_mark(folder: Path) -> dict[str, str]:
+    """Return an environment in which modules of a folder can be imported and know where to leave their mark."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), *sys.path]), "MARK": str(folder / "mark")}
+
+
 SLOW = """
 import os, pathlib, time
 pathlib.Path(os.environ["MARK"]).touch()
@@ -223,11 +229,9 @@ sys.exit(cli.main(["slow"]))
 def test_a_signal_while_modules_are_imported_is_one_line(tmp_path, number):
     (tmp_path / "slow.py").write_text(SLOW)
     mark = tmp_path / "mark"
-    paths = os.pathsep.join([str(tmp_path), *sys.path])
     process = subprocess.Popen(
-        [sys.executable, "-c", START], stderr=subprocess.PIPE, text=True,
-        env={**os.environ, "PYTHONPATH": paths, "MARK": str(mark)},
-    )  # fmt: skip
+        [sys.executable, "-c", START], stderr=subprocess.PIPE, text=True, env=path_and_mark(tmp_path)
+    )
     wait_until(mark.exists, lambda: process.poll() is None)
     process.send_signal(number)
     _, said = process.communicate()
@@ -323,27 +327,57 @@ log_every = 20
 
 
 def test_a_study_tells_its_workers_and_waits_for_them(tmp_path):
-    """Ctrl-C right after the first line, when the workers' server has just been started; then SIGTERM to all."""
+    """SIGTERM to every process, as a cluster sends it."""
     (tmp_path / "study.toml").write_text(STUDY)
-    out, log = tmp_path / "out", tmp_path / "log"
+    out = tmp_path / "out"
     command = f"{sys.executable} -m protovalue.cli study run {tmp_path}/study.toml --out {out}"
-
-    def begun() -> bool:
-        return "stages to run" in log.read_text()
-
-    def at_work() -> bool:
-        return any(lines(path) >= 2 for path in out.glob("dqn/*/metrics.jsonl"))
-
-    for number, ready in ((signal.SIGINT, begun), (signal.SIGTERM, at_work)):
-        with log.open("w") as file:
-            process = subprocess.Popen(command.split(), stderr=file, start_new_session=True)
-        wait_until(ready, lambda process=process: process.poll() is None)
-        os.killpg(process.pid, number)
-        code, said = process.wait(), log.read_text()
-        assert code == 128 + number, said
-        assert said.strip().splitlines()[-1] == LINES[number]
-        assert "Traceback" not in said
+    process = subprocess.Popen(command.split(), stderr=subprocess.PIPE, text=True, start_new_session=True)
+    wait_until(
+        lambda: any(lines(path) >= 2 for path in out.glob("dqn/*/metrics.jsonl")), lambda: process.poll() is None
+    )
+    os.killpg(process.pid, signal.SIGTERM)
+    _, said = process.communicate()
+    assert process.returncode == 143, said
+    assert said.strip().splitlines()[-1] == LINES[signal.SIGTERM]
+    assert "Traceback" not in said
     events = [json.loads(line)["event"] for line in (out / "events.jsonl").read_text().splitlines()]
-    assert events[-2:] == ["start", "interrupted"]
+    assert events == ["start", "interrupted"]
     (run,) = out.glob("dqn/*")
     assert read_checkpoint(run).step >= 40  # its own checkpoints are 25,000 steps apart
+    assert not locked(out)
+    assert not locked(run)
+
+
+ENGINE = """
+import os, sys
+from pathlib import Path
+from protovalue.interrupt import stop_on_interrupt
+from protovalue.study import engine
+
+engine._IMPORTED_ONCE = ["slow_server"]
+if __name__ == "__main__":
+    root = Path(sys.argv[1])
+    running = engine.LocalProcesses(1, root, 1)
+    with stop_on_interrupt() as stop:
+        running.start(engine.Job("job", ("pvn", "--version"), root / "log"))
+        assert stop.requested
+        while not (ended := running.wait(0.1)):
+            pass
+    print(ended[0].code)
+"""
+SERVER = "import os, pathlib, time; pathlib.Path(os.environ['MARK']).touch(); time.sleep(0.3)"
+
+
+def test_ctrl_c_while_the_workers_server_starts_is_for_the_study_alone(tmp_path):
+    (tmp_path / "slow_server.py").write_text(SERVER)
+    (tmp_path / "run.py").write_text(ENGINE)
+    mark = tmp_path / "mark"
+    process = subprocess.Popen(
+        [sys.executable, str(tmp_path / "run.py"), str(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        text=True, start_new_session=True, env=path_and_mark(tmp_path),
+    )  # fmt: skip
+    wait_until(mark.exists, lambda: process.poll() is None)
+    os.killpg(process.pid, signal.SIGINT)
+    printed, said = process.communicate()
+    assert (printed, said) == ("0\n", "")
+    assert (tmp_path / "log").read_text().startswith("protovalue ")

@@ -6,7 +6,8 @@ from pathlib import Path
 import protovalue
 
 ORDER = [
-    "errors", "schema", "user_code", "files", "interrupt", "processes", "progress", "config", "envs", "data", "losses",
+    "errors", "schema", "user_code", "files", "diary", "interrupt", "processes", "progress", "config", "envs", "data",
+    "losses",
     "runs", "nets", "indicators", "encoder", "feature_env", "pretrain", "online", "evaluate", "tabular", "report",
     "study", "demo", "bench", "cli",
 ]  # fmt: skip
@@ -35,7 +36,7 @@ def test_imports_follow_the_flow():
 
 
 def test_tabular_stands_beside_the_deep_code():
-    allowed = {"errors", "processes", "progress", "config", "losses", "tabular"}
+    allowed = {"errors", "files", "processes", "progress", "config", "losses", "tabular"}
     for path in (ROOT / "tabular").rglob("*.py"):
         assert imported(path) <= allowed, path.name
 

@@ -1,5 +1,7 @@
 """The settings of every command: frozen dataclasses with one line of help per field; tyro makes the flags from them."""
 
+import re
+from collections import Counter
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -7,6 +9,8 @@ from typing import Annotated, Any, Literal
 from tyro.conf import OmitArgPrefixes, Positional
 
 from protovalue.errors import UserError
+
+MOST_SEEDS = 1_000  # of a range that are trained together
 
 
 def require(condition: bool, flag: str, found: object, expected: str) -> None:
@@ -317,13 +321,13 @@ class AgentConfig:
             require(value is None or value >= 0, f"--{name.replace('_', '-')}", value, "0 or more")
         rate = self.learning_rate
         require(rate is None or rate > 0, "--learning-rate", rate, "more than 0")
-        require(self.atoms is None or self.atoms >= 2, "--atoms", self.atoms, "at least 2")
+        require(self.atoms is None or 2 <= self.atoms <= 10_000, "--atoms", self.atoms, "2 to 10,000")
         require(self.value_range is None or self.value_range > 0, "--value-range", self.value_range, "more than 0")
         for name, (applies, expected, _) in self.dependent().items():
             value = getattr(self, name)
             require(applies or value is None, f"--{name.replace('_', '-')}", value, expected)
         require(not (self.huber and self.head == "c51"), "--huber", "it together with --head c51", "one of them")
-        require(all(units >= 1 for units in self.hidden), "--hidden", self.hidden, "at least 1 unit in each")
+        require(all(1 <= units <= 1 << 20 for units in self.hidden), "--hidden", self.hidden, "1 to 2^20 units in each")
         self.seed_list()
 
     def dependent(self) -> dict[str, tuple[bool, str, Any]]:
@@ -335,13 +339,14 @@ class AgentConfig:
         """Return the seeds, each once."""
         found: list[int] = []
         for part in self.seeds.split(","):
-            first, dash, last = part.strip().partition("-")
-            good = first.isdigit() and (last.isdigit() if dash else True)
-            require(good, "--seeds", repr(self.seeds), "numbers and ranges such as 0-8 or 0,3,5")
-            end = int(last) if dash else int(first)
-            require(int(first) <= end, "--seeds", repr(part.strip()), "a range that goes up")
-            found += range(int(first), end + 1)
-        twice = next((seed for seed in found if found.count(seed) > 1), None)
+            numbers = re.fullmatch(r"\s*([0-9]{1,9})(?:-([0-9]{1,9}))?\s*", part)
+            require(numbers is not None, "--seeds", repr(self.seeds), "numbers and ranges such as 0-8 or 0,3,5")
+            assert numbers is not None
+            first, end = int(numbers[1]), int(numbers[2] or numbers[1])
+            require(first <= end, "--seeds", repr(part.strip()), "a range that goes up")
+            require(end - first < MOST_SEEDS, "--seeds", repr(part.strip()), f"at most {MOST_SEEDS} seeds")
+            found += range(first, end + 1)
+        twice = next((seed for seed, count in Counter(found).items() if count > 1), None)
         require(twice is None, "--seeds", f"{twice} twice in {self.seeds!r}", "each seed once")
         return tuple(found)
 

@@ -56,6 +56,23 @@ def open_file(path: Path, flags: int) -> int:
     return descriptor
 
 
+def truncate(path: Path, size: int) -> None:
+    """Cut a file, which must be there, to a size, or let it grow to it by zeros."""
+    descriptor = open_file(path, os.O_WRONLY)
+    try:
+        with naming(path):
+            os.ftruncate(descriptor, size)
+    finally:
+        os.close(descriptor)
+
+
+def refuse_links(folder: Path) -> None:
+    """Refuse a folder of ours that has a link in it: for what is written there by code that would follow it."""
+    for entry in folder.iterdir():
+        if entry.is_symlink():
+            raise UserError(f"{entry}: found a symbolic link, expected a file; links are not followed")
+
+
 def make_folder(path: Path) -> None:
     """Make a folder inside of one of ours; where there is a link in its place, that is a UserError."""
     if path.is_symlink():
@@ -185,12 +202,26 @@ def json_line(fields: Mapping[str, Any]) -> bytes:
 class Lines:
     """What a file of lines of JSON says."""
 
+    path: Path
     rows: list[dict[str, Any]]
-    """The good ones, without their checksums."""
+    """The good lines, without their checksums."""
     raw: list[bytes]
     """The same as they stand in the file."""
-    damage: str
-    """Empty, or which lines are left out and why."""
+    wrong: list[tuple[int, str]]
+    """Numbers of the others, with what is wrong."""
+    cut_short: bool
+    """Whether the last of them has no end."""
+    whole: bytes
+    """All lines that have an end, good or not."""
+
+    @property
+    def damage(self) -> str:
+        """Say which lines are left out and why, or nothing."""
+        if not self.wrong:
+            return ""
+        named = ", ".join(f"line {number} ({reason})" for number, reason in self.wrong[:3])
+        more = f" and {len(self.wrong) - 3} more" if len(self.wrong) > 3 else ""
+        return f"{self.path}: damaged: {named}{more}: left out"
 
 
 def read_lines(path: Path, misfit: Callable[[dict[str, Any]], str]) -> Lines:
@@ -205,7 +236,7 @@ def read_lines(path: Path, misfit: Callable[[dict[str, Any]], str]) -> Lines:
     try:
         *lines, rest = read_bytes(path).split(b"\n")
     except FileNotFoundError:
-        return Lines([], [], "")
+        lines, rest = [], b""
     rows, raw, wrong = [], [], list[tuple[int, str]]()
     for number, line in enumerate(lines, 1):
         row = _row(line, path)
@@ -217,7 +248,7 @@ def read_lines(path: Path, misfit: Callable[[dict[str, Any]], str]) -> Lines:
             raw.append(line + b"\n")
     if rest:
         wrong.append((len(lines) + 1, "cut short"))
-    return Lines(rows, raw, _damage(path, wrong))
+    return Lines(path, rows, raw, wrong, bool(rest), b"".join(line + b"\n" for line in lines))
 
 
 def _row(line: bytes, path: Path) -> dict[str, Any] | str:
@@ -231,14 +262,6 @@ def _row(line: bytes, path: Path) -> dict[str, Any] | str:
     if _LINE_SUM in row and row.pop(_LINE_SUM) != zlib.crc32(json.dumps(row).encode()):
         return "its checksum does not match"
     return row
-
-
-def _damage(path: Path, wrong: list[tuple[int, str]]) -> str:
-    if not wrong:
-        return ""
-    named = ", ".join(f"line {number} ({reason})" for number, reason in wrong[:3])
-    more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
-    return f"{path}: damaged: {named}{more}, left out"
 
 
 def size_and_crc(path: Path, durable: bool = False) -> tuple[int, int]:

@@ -216,9 +216,15 @@ def read_run(path: Path) -> dict[str, Any]:
     return recorded
 
 
-def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Read a run's metrics, one dict a line; one that is damaged, or that a kill cut short, is left out and named."""
-    return _metrics(path).rows
+def read_metrics(path: Path, whole: bool = False) -> list[dict[str, Any]]:
+    """Read a run's metrics, one dict a line.
+
+    A line that is damaged, or that a kill cut short, is left out and named; where all are needed it is a UserError.
+    """
+    lines = read_lines(path / METRICS, _misfit) if whole else _metrics(path)
+    if whole and lines.damage:
+        raise UserError(lines.damage)
+    return lines.rows
 
 
 def _metrics(path: Path) -> Lines:

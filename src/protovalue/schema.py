@@ -55,7 +55,7 @@ def checked(kind: type[T], value: object, where: Path | str, extra: bool = False
     A kind is a dataclass (fields without a default must be there; its `__post_init__` may call `require` or raise a
     ValueError), list[T], tuple[T, ...], tuple[A, B], dict[str, T], Literal, a union, an Enum (by value), int, float,
     bool, str, None or Any. A whole number counts as a float; nothing else is converted. Keys that the dataclass does
-    not have are refused, or passed over with `extra`.
+    not have are refused, or passed over with `extra`. Text becomes a Path where one is expected.
     """
     try:
         result: T = _convert(kind, value, "", extra, 0)
@@ -119,6 +119,10 @@ def _convert(kind: Any, value: Any, path: str, extra: bool, depth: int) -> Any:
         return _dataclass(kind, value, path, extra, depth)
     if origin in (list, tuple, dict) or kind in (list, tuple, dict):
         return _container(origin or kind, args, value, path, extra, depth)
+    if kind is Path:
+        if type(value) is not str or "\0" in value:
+            raise _misfit(path, value, "a path")
+        return Path(value)
     if isinstance(kind, type) and issubclass(kind, Enum):
         for member in kind:
             if type(member.value) is type(value) and member.value == value:
@@ -217,7 +221,7 @@ def _words(kind: Any) -> str:
     if isinstance(kind, type) and issubclass(kind, Enum):
         return " or ".join(repr(member.value) for member in kind)
     names: dict[Any, str] = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
-    names |= {type(None): "null", Any: "a value"}
+    names |= {type(None): "null", Any: "a value", Path: "a path"}
     if kind in names:
         return names[kind]
     return "a list" if origin in (list, tuple) or kind in (list, tuple) else "an object"

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protovalue.config import DataInfoConfig, DataVerifyConfig
+from protovalue.data import writer as writing
 from protovalue.data.dataset import open_dataset
 from protovalue.data.format import End
 from protovalue.data.info import contact_sheet, info, verify
@@ -231,7 +232,7 @@ def test_half_an_episode_at_the_end_is_ignored_and_cut_off(tmp_path, caplog):
 def test_keeping_only_the_first_episodes_survives_a_kill_while_files_shrink(tmp_path, monkeypatch, caplog):
     episodes = [made_up(4, np.random.default_rng(i)) for i in range(5)]
     write(tmp_path / "set", episodes)
-    real, calls = os.truncate, []
+    real, calls = writing.truncate, []
 
     class Killed(BaseException):
         pass
@@ -242,7 +243,7 @@ def test_keeping_only_the_first_episodes_survives_a_kill_while_files_shrink(tmp_
         calls.append(path)
         real(path, size)
 
-    monkeypatch.setattr(os, "truncate", dies)
+    monkeypatch.setattr(writing, "truncate", dies)
     with pytest.raises(Killed):
         DatasetWriter(tmp_path / "set", manifest(), {}, keep=2)
     monkeypatch.undo()

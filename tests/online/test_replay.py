@@ -1,6 +1,7 @@
 """The replay against episodes remembered in plain lists: boundaries, n-step sums, the ring, stacks, files."""
 
 import os
+import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -194,8 +195,10 @@ def test_stacks_are_zero_before_an_episode_and_whole_in_the_ring(stack):
                         assert batch.next_obs[s, b, :, 0].tolist() == history[-stack:]
 
 
+@pytest.mark.parametrize("block", [1, 4, 256])
 @pytest.mark.parametrize("mapped", [False, True])
-def test_what_was_saved_survives_later_steps_and_a_kill(tmp_path, mapped):
+def test_what_was_saved_survives_later_steps_and_a_kill(tmp_path, monkeypatch, mapped, block):
+    monkeypatch.setattr(module, "BLOCK", block)
     folder = tmp_path / "replay"
 
     def fresh():
@@ -208,13 +211,13 @@ def test_what_was_saved_survives_later_steps_and_a_kill(tmp_path, mapped):
             world.step(random_ends(rng, 2))
         replay.save(folder)
         assert replay.unsaved == 0
-        slots, written = all_slots(replay, 1), replay.written.tolist()
+        slots, written, sums = all_slots(replay, 1), replay.written.tolist(), replay.sums()
         before = replay.batch(slots, 1, 0.9)
         for _ in range(3):  # steps that a kill makes undone: in a mapped folder they reach the files
             world.step(random_ends(rng, 2))
         if step % 7 == 0:
             replay = fresh()
-            replay.load(folder, written)
+            replay.load(folder, written, sums)
             after = replay.batch(slots, 1, 0.9)
             for name in ("obs", "action", "reward", "discount", "next_obs"):
                 np.testing.assert_array_equal(getattr(after, name), getattr(before, name))
@@ -242,6 +245,79 @@ def test_cut_makes_the_episode_under_way_a_truncated_one_and_twice_is_once(tmp_p
     fresh.begin(np.array([[1.0]]))
     fresh.cut()  # nothing happened yet: nothing to cut
     assert fresh.written.tolist() == [0]
+
+
+@pytest.mark.parametrize("mapped", [False, True])
+def test_every_byte_that_a_checkpoint_needs_is_checked_when_it_is_read(tmp_path, monkeypatch, mapped):
+    """Capacity 10, 23 steps: slots 13 to 22 and the open one, 23, of which only the observation counts."""
+    monkeypatch.setattr(module, "BLOCK", 4)
+    folder = tmp_path / "replay"
+
+    def fresh():
+        return Replay(2, 10, Layout((2,), np.float16, 5, stack=2), slack=6, folder=folder if mapped else None)
+
+    replay, no = fresh(), np.zeros(2, np.bool_)
+    replay.begin(np.zeros((2, 2)))
+    for step in range(1, 24):
+        items = np.full((2, 2), step)
+        replay.add(np.array([1, 2]), np.array([step, -step]), no, no, items, items)
+        replay.save(folder)
+        sums = replay.sums()  # most steps find their whole blocks summed already
+    assert sums["replay.sums"].shape == (4, 2, 6)
+    window = np.full(3, 4 * 2, np.uint8).tobytes()  # codes of the second seed, slots 13 to 15 and 20 to 22
+    assert sums["replay.sums"][1, 1, :5].tolist() == [
+        0, zlib.crc32(window), zlib.crc32(window + window[:1]), zlib.crc32(window), 0
+    ]  # fmt: skip
+    fresh().load(folder, [23, 23], sums)
+    row = {"items": 4, "codes": 1, "rewards": 4, "ages": 1}
+    noticed, messages = {name: set() for name in row}, []
+    for name, size in row.items():
+        path = folder / f"{name}.bin"
+        whole = path.read_bytes()
+        for place in range(17):
+            spot = (17 + place) * size + size - 1  # in the second seed's ring
+            path.write_bytes(whole[:spot] + bytes([whole[spot] ^ 0x10]) + whole[spot + 1 :])
+            try:
+                fresh().load(folder, [23, 23], sums)
+            except UserError as error:
+                noticed[name].add(place)
+                messages.append((name, str(error)))
+        path.write_bytes(whole)
+    closed = {slot % 17 for slot in range(13, 23)}
+    assert noticed == {"codes": closed, "rewards": closed, "items": closed | {23 % 17}, "ages": closed | {23 % 17}}
+    for name, message in messages:
+        assert f"{name}.bin: damaged: the slots" in message
+        assert "of the seed number 1 do not match their checksum" in message
+    fresh().load(folder, [23, 23])  # a checkpoint of an earlier version has no checksums
+    with pytest.raises(UserError, match="found checksums of"):
+        fresh().load(folder, [23, 23], {**sums, "replay.block": np.array([8])})
+
+
+@pytest.mark.parametrize("block", [1, 2, 3])
+@pytest.mark.parametrize("mapped", [False, True])
+def test_checksums_hold_after_a_cut_that_a_kill_followed(tmp_path, monkeypatch, mapped, block):
+    monkeypatch.setattr(module, "BLOCK", block)
+
+    def fresh():
+        return Replay(1, 10, Layout((1,), np.float32, 4), slack=8, folder=tmp_path if mapped else None)
+
+    replay, no = fresh(), np.array([False])
+    replay.begin(np.array([[0.0]]))
+    for step in range(1, 4):
+        replay.add(np.array([3]), np.array([1.0]), no, no, np.array([[float(step)]]), np.array([[0.0]]))
+    replay.save(tmp_path)
+    sums = replay.sums()
+    for _ in range(2):
+        replay = fresh()
+        replay.load(tmp_path, [3], sums)
+        assert replay.kind(np.array([[2]])).item() == 0
+        replay.cut()
+        replay.begin(np.array([[7.0]]))
+        replay.save(tmp_path)  # and killed before the checkpoint that goes with it
+    later = replay.sums()
+    again = fresh()
+    again.load(tmp_path, replay.written.tolist(), later)
+    assert again.kind(np.array([[1, 2, 3]])).tolist() == [[0, 2, 3]]
 
 
 def test_a_damaged_or_missing_file_is_named(tmp_path):

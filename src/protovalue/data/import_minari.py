@@ -37,7 +37,7 @@ from protovalue.data.importing import (
     run_import,
 )
 from protovalue.data.sources import DamagedError, Source
-from protovalue.envs.registry import make
+from protovalue.envs.registry import import_module_of, make
 from protovalue.errors import UserError
 
 log = logging.getLogger(__name__)
@@ -61,6 +61,7 @@ class Spaces:
 
 def import_minari(config: ImportMinariConfig, quiet: bool = False) -> Dataset:
     """Import a whole Minari data set, or continue; return the data set."""
+    import_module_of(config.env or "")  # as given: one that the metadata name is not
     folders = [find_folder(text) for text in config.source]
     metadata = [_read_metadata(folder) for folder in folders]
     spaces = [read_spaces(fields, folder) for fields, folder in zip(metadata, folders, strict=True)]

@@ -10,6 +10,7 @@ from protovalue.config import DataInfoConfig, DataVerifyConfig
 from protovalue.data.dataset import Dataset, Folder, open_dataset
 from protovalue.data.format import End
 from protovalue.errors import UserError
+from protovalue.files import beside
 from protovalue.progress import ProgressBar
 
 # Okabe and Ito's colour-blind-safe palette, then four more: enough for MinAtar's ten channels.
@@ -30,7 +31,8 @@ def info(config: DataInfoConfig) -> None:
         print(f"{name:<14}{value}")
     if config.picture:
         config.picture.parent.mkdir(parents=True, exist_ok=True)
-        contact_sheet(data).save(config.picture)
+        with beside(config.picture) as new:
+            contact_sheet(data).save(new)
         print(f"{'picture':<14}{config.picture}")
 
 

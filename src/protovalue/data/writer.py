@@ -17,7 +17,7 @@ from protovalue.data import format as fmt
 from protovalue.data.dataset import Folder, checksum
 from protovalue.data.format import End, Manifest
 from protovalue.errors import UserError
-from protovalue.files import FolderLock, write_all
+from protovalue.files import FolderLock, open_file, truncate, write_all
 
 _FILES = (fmt.FRAMES, fmt.CHUNKS, fmt.ACTIONS, fmt.REWARDS, fmt.EPISODES)  # an episode's record is written last
 COMMIT_EVERY = 10.0  # seconds between fsyncs: what a power failure can cost; a killed process costs nothing complete
@@ -110,7 +110,7 @@ class DatasetWriter:
                 provenance = [*provenance, {**source, "first_episode": self.manifest.episodes}]
             self.manifest = replace(self.manifest, complete=False, provenance=provenance)
             for name in _FILES:
-                self._files[name] = os.open(path / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+                self._files[name] = open_file(path / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
             self._digest = hashlib.sha256((path / fmt.EPISODES).read_bytes())
             self.commit()
         except BaseException:
@@ -200,7 +200,7 @@ class DatasetWriter:
             found.episodes * fmt.EPISODE.itemsize,
         )
         for name, size in zip(_FILES, sizes, strict=True):
-            os.truncate(self.path / name, size)
+            truncate(self.path / name, size)
         return found
 
     @contextmanager

@@ -8,9 +8,11 @@ the user typed: on the command line, or in a study file.
 import importlib
 from typing import Any
 
+from protovalue.config import EnvOptions
 from protovalue.envs import atari, gym, minatar
 from protovalue.envs.base import Env
 from protovalue.errors import UserError, unknown
+from protovalue.schema import checked
 
 _FAMILIES = {
     "atari": (atari.make_atari, atari.DEFAULTS),
@@ -47,7 +49,7 @@ def resolve(env_id: str, **options: Any) -> dict[str, Any]:
         if option not in defaults:
             raise unknown(f"option for {env_id}", option, defaults)
     resolved = {**defaults, **options}
-    _check(env_id, resolved)
+    _check(env_id, resolved, defaults)
     return resolved
 
 
@@ -74,18 +76,27 @@ def _registered(env_id: str) -> str:
     return f"gym/{name.rpartition(':')[2]}" if family == "gym" else env_id
 
 
-def _check(env_id: str, options: dict[str, Any]) -> None:
-    """Refuse values outside their range."""
-    ranges: dict[str, tuple[bool, str]] = {}
+_MOST = {"stack": 256, "frameskip": 1_000, "noop_max": 10_000, "max_steps": 10**9}  # a number may come from a file
+_FRAMES = (1 << 31) - 1  # what the emulator can count
+
+
+def _check(env_id: str, options: dict[str, Any], defaults: dict[str, Any]) -> None:
+    """Refuse values of another type, or outside their range."""
+    checked(EnvOptions, options, f"environment {env_id}")
     for name, value in options.items():
-        if name == "sticky":
-            ranges[name] = (0 <= value < 1, "a probability below 1")
-        elif name == "noop_max":
-            ranges[name] = (value >= 0, "0 or more")
-        elif name in ("stack", "frameskip", "max_steps"):
-            ranges[name] = (value is None or value >= 1, "1 or more")
-        elif name == "actions":
-            ranges[name] = (value in ("minimal", "full"), "minimal or full")
-    for name, (good, expected) in ranges.items():
+        if value is None:
+            good, expected = defaults[name] is None, "a value"
+        elif name == "sticky":
+            good, expected = 0 <= value < 1, "a probability below 1"
+        elif name in _MOST:
+            least = 0 if name == "noop_max" else 1
+            good, expected = least <= value <= _MOST[name], f"{least} or more, at most {_MOST[name]:,}"
+        else:
+            continue
         if not good:
-            raise UserError(f"{env_id}: option {name}: found {options[name]}, expected {expected}")
+            raise UserError(f"{env_id}: option {name}: found {value}, expected {expected}")
+    frames = options.get("frameskip", 1) * (options["max_steps"] or 1)
+    if frames > _FRAMES:
+        raise UserError(
+            f"{env_id}: option max_steps: found {frames:,} frames with frameskip, expected at most {_FRAMES:,}"
+        )

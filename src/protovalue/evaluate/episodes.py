@@ -14,13 +14,13 @@ from protovalue.data.info import picture
 from protovalue.envs.base import Env
 from protovalue.envs.registry import import_module_of, make, same
 from protovalue.errors import UserError
-from protovalue.files import write_json
+from protovalue.files import beside, write_json
 from protovalue.online import dqn, linear_dqn
 from protovalue.online.agent import Agent
 from protovalue.online.draws import EVALUATE, Draws, environment_seeds
 from protovalue.online.loop import config_from, own_tensors
 from protovalue.progress import ProgressBar
-from protovalue.runs import read_checkpoint, read_run
+from protovalue.runs import read_checkpoint, read_run, restoring
 
 PLAY = 2  # what an environment's seed is for; training's is 1
 VIDEO_FRAMES = 3_000  # most frames of a video
@@ -134,7 +134,7 @@ def load_agent(run: Path, num_envs: int) -> tuple[Env, Agent, tuple[int, ...], i
         online = config_from(OnlineConfig, recorded, out=run)
         env, agent, now = linear_dqn.prepare(online)
         seeds = online.seed_list()
-        if now["encoder_checksum"] != recorded["encoder_checksum"]:
+        if now["encoder_checksum"] != recorded.get("encoder_checksum"):
             raise UserError(f"{run}: {online.encoder} is not the encoder that the run was trained on any more")
     elif kind == "dqn":
         config = config_from(DqnConfig, recorded, out=run)
@@ -144,7 +144,8 @@ def load_agent(run: Path, num_envs: int) -> tuple[Env, Agent, tuple[int, ...], i
         raise UserError(f"{run}: not a run of pvn online or pvn dqn")
     env.close()
     checkpoint = read_checkpoint(run)
-    agent.load(own_tensors(checkpoint.tensors), checkpoint.state["updates"])
+    with restoring(checkpoint):
+        agent.load(own_tensors(checkpoint.tensors), checkpoint.state["updates"])
     return make(env.env_id, num_envs * len(seeds), **env.options), agent, seeds, checkpoint.step
 
 
@@ -210,4 +211,5 @@ def write_gif(path: Path, frames: Sequence[NDArray[Any]], size: int = 240, milli
     images = [image.resize((size, height), smooth) for image in images]
     path.parent.mkdir(parents=True, exist_ok=True)
     durations = [milliseconds] * (len(images) - 1) + [1_000]
-    images[0].save(path, "GIF", save_all=True, append_images=images[1:], duration=durations, loop=0)
+    with beside(path) as new:
+        images[0].save(new, "GIF", save_all=True, append_images=images[1:], duration=durations, loop=0)

@@ -20,7 +20,15 @@ from torch import Tensor
 from protovalue.data.dataset import Dataset
 from protovalue.data.sampler import generator_at
 from protovalue.errors import UserError
-from protovalue.files import FolderLock, fsync_folder, read_json, size_and_crc, write_json
+from protovalue.files import (
+    FolderLock,
+    fsync_folder,
+    make_folder,
+    read_json,
+    refuse_links,
+    size_and_crc,
+    write_json,
+)
 from protovalue.indicators.base import INDICATORS, Indicator
 from protovalue.indicators.registry import (
     indicator_class,
@@ -125,7 +133,8 @@ def computed_once(cache: Path | None, key: str, what: str, compute: Callable[[Pa
     final = cache / key
     if not final.is_dir():
         beside = final.with_name(f"{final.name}.partial")
-        beside.mkdir(exist_ok=True)
+        make_folder(beside)
+        refuse_links(beside)
         with FolderLock(beside, wait=True):
             if not final.is_dir():  # another process may have finished it while this one waited
                 try:
@@ -294,7 +303,8 @@ def _random_batches(scores: NDArray[np.float32], seed: int, size: int = 256) -> 
 
 def save_indicator(indicator: Indicator, folder: Path, about: Mapping[str, Any] | None = None) -> None:
     """Write an indicator with its thresholds as JSON and safetensors."""
-    folder.mkdir(exist_ok=True)
+    make_folder(folder)
+    refuse_links(folder)
     save_file({name: tensor.cpu().contiguous() for name, tensor in indicator.state_dict().items()}, folder / NETWORKS)
     write_json(folder / ABOUT, {"format": FORMAT, "indicator": indicator.config(), **(about or {})})
 

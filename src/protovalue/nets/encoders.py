@@ -221,6 +221,6 @@ def make_encoder(name: str, observation_shape: tuple[int, ...], width: int, gene
     """
     if name not in ENCODERS:
         raise unknown("encoder", name, ENCODERS)
-    if width < 1:
-        raise UserError(f"encoder width: found {width}, expected at least 1")
+    if not 1 <= width < 1 << 16:
+        raise UserError(f"encoder width: found {width}, expected at least 1 and at most {(1 << 16) - 1:,}")
     return ENCODERS[name](observation_shape, width, generator)

@@ -1,6 +1,7 @@
 """Linear DQN on frozen features: Q(x, a) = phi(x)^T w_a + b_a, the paper's measure of a representation."""
 
 import hashlib
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -175,13 +176,8 @@ def find_encoder(name: str, env: Env, other_game: bool = False) -> FrozenEncoder
     """Load the encoder of a folder, or make that of random:ARCHITECTURE:WIDTH[:SEED], and check that it fits `env`."""
     shape = env.single_observation_space.shape
     if name.startswith(RANDOM):
-        parts = name.split(":")[1:]
-        good = len(parts) in (2, 3) and all(part.isdigit() for part in parts[1:]) and parts[0] in ENCODERS
-        if not good:
-            architectures = "|".join(ENCODERS)
-            raise UserError(f"--encoder: found {name!r}, expected random:{architectures}:WIDTH or ...:WIDTH:SEED")
-        seed = int(parts[2]) if len(parts) == 3 else 0
-        random = make_encoder(parts[0], shape, int(parts[1]), seeded(seed, 0))
+        architecture, width, seed = parse_random(name)
+        random = make_encoder(architecture, shape, width, seeded(seed, 0))
         return FrozenEncoder(random, {"env_id": env.env_id, "method": "random"})
     encoder = load_encoder(Path(name))
     if encoder.observation_shape != shape:
@@ -194,6 +190,15 @@ def find_encoder(name: str, env: Env, other_game: bool = False) -> FrozenEncoder
             f"--encoder: {name} was trained on {trained_on}, expected {env.env_id}; --other-game allows it all the same"
         )
     return encoder
+
+
+def parse_random(name: str) -> tuple[str, int, int]:
+    """Return architecture, width and seed of random:ARCHITECTURE:WIDTH[:SEED]."""
+    found = re.fullmatch(rf"{RANDOM}({'|'.join(ENCODERS)}):([0-9]{{1,4}})(?::([0-9]{{1,18}}))?", name)
+    if not found:
+        architectures = "|".join(ENCODERS)
+        raise UserError(f"--encoder: found {name!r}, expected random:{architectures}:WIDTH or ...:WIDTH:SEED")
+    return found[1], int(found[2]), int(found[3] or 0)
 
 
 def feature_scale(encoder: FrozenEncoder, env: Env) -> float:

@@ -17,7 +17,7 @@ from protovalue.data.format import End
 from protovalue.data.sampler import generator_at
 from protovalue.envs.base import Env
 from protovalue.errors import UserError
-from protovalue.files import FolderLock
+from protovalue.files import FolderLock, read_bytes, write_atomic
 from protovalue.interrupt import stop_on_interrupt
 from protovalue.online.agent import Agent
 from protovalue.online.draws import EXPLORE, REDRAW, SAMPLE, Draws, environment_seeds
@@ -25,7 +25,9 @@ from protovalue.online.priorities import Priorities
 from protovalue.online.record import Recorder
 from protovalue.online.replay import Layout, Replay, check_room, gibibytes
 from protovalue.progress import ProgressBar
-from protovalue.runs import CONFIG, DONE, Checkpoint, Run, config_fields, read_run
+from protovalue.runs import CONFIG, DONE, STATE, Checkpoint, Run, config_fields, read_run, restoring
+from protovalue.schema import checked
+from protovalue.schema import require as expect
 
 # What may differ when a run is resumed: where things lie and how long it goes on, not what is computed.
 MAY_CHANGE = ("out", "encoder", "steps", "device", "threads", "log_every", "keep_replay", "data")
@@ -114,6 +116,30 @@ class Room:
         return room
 
 
+@dataclass(frozen=True)
+class _Saved:
+    """What a checkpoint's state.json must hold; `env` is the environments' own."""
+
+    seeds: int
+    updates: int
+    written: list[int]
+    env: Any
+    returns: list[float]
+    lengths: list[int]
+    finished: list[list[float]]
+    recent: list[list[float]]
+    summed: int
+    episodes: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("updates", "summed", "episodes"):
+            expect(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
+        for name in ("written", "returns", "lengths", "finished", "recent"):
+            found = getattr(self, name)
+            expect(len(found) == self.seeds, name, f"{len(found)} entries", f"{self.seeds}, one for each seed")
+        expect(min(self.written) >= 0, "written", min(self.written), "0 or more")
+
+
 class Loop:
     """State of the online phase between two steps."""
 
@@ -132,6 +158,8 @@ class Loop:
         self.seeds = config.seed_list()
         self.steps, self.n_step = _set(config.steps), _set(config.n_step)
         checkpoint = run.resumed_from
+        if checkpoint:
+            checked(_Saved, {**checkpoint.state, "seeds": len(self.seeds)}, checkpoint.path / STATE, extra=True)
         self.step = checkpoint.step if checkpoint else 0
         self._explore = Draws(self.seeds, EXPLORE, 2)
         self._sample = Draws(self.seeds, SAMPLE, _set(config.batch_size))
@@ -144,15 +172,17 @@ class Loop:
         self._obs: NDArray[Any]  # to act on
         self._features: Tensor | None  # of these; None where updates change them
         if checkpoint and self.step >= self.steps:
-            self._restore_agent(checkpoint)
-            if not (run.path / DONE).exists():  # killed between the last checkpoint and the end: the data set is open
-                self._restore_recorder(checkpoint)
+            with restoring(checkpoint):
+                self._restore_agent(checkpoint)
+                if not (run.path / DONE).exists():  # killed after the last checkpoint: the data set is open
+                    self._restore_recorder(checkpoint)
             return
         self._slack, self._folder = room.slack, config.replay_dir or run.path / REPLAY
         self._replay = Replay(count, room.capacity, room.layout, room.slack, config.replay_dir)
         self._priorities = Priorities(self._replay, self.n_step) if config.prioritised else None
         if checkpoint:
-            self._restore(checkpoint)
+            with restoring(checkpoint):
+                self._restore(checkpoint)
         else:
             self._begin()
 
@@ -238,6 +268,7 @@ class Loop:
         self._replay.save(self._folder)
         tensors: dict[str, NDArray[Any]] = {f"agent.{k}": v for k, v in self._agent.tensors().items()}
         tensors["totals"] = self._totals.cpu().numpy()
+        tensors |= self._replay.sums()
         if self._priorities is not None:
             tensors |= self._priorities.state()
         state: dict[str, Any] = {
@@ -284,7 +315,7 @@ class Loop:
         self._restore_agent(checkpoint)
         self._totals.copy_(torch.from_numpy(checkpoint.tensors["totals"]))
         self._summed, self._finished = state["summed"], state["finished"]
-        self._replay.load(self._folder, state["written"])
+        self._replay.load(self._folder, state["written"], checkpoint.tensors)
         if self._priorities is not None:
             self._priorities.load(checkpoint.tensors)
         going_on = state["env"] is not None
@@ -369,11 +400,11 @@ def _claim(folder: Path, run: Path) -> FolderLock:
     folder.mkdir(parents=True, exist_ok=True)
     lock = FolderLock(folder)
     owner, ours = folder / OWNER, str(run.absolute())
-    if owner.exists() and owner.read_text() != ours:
-        found = owner.read_text()
+    found = read_bytes(owner).decode(errors="replace") if owner.exists() else ours
+    if found != ours:
         lock.release()
-        raise UserError(f"--replay-dir: {folder} holds the replay of {found}, expected an empty folder")
-    owner.write_text(ours)
+        raise UserError(f"--replay-dir: {folder} holds the replay of {found[:300]}, expected an empty folder")
+    write_atomic(owner, ours.encode())
     return lock
 
 
@@ -412,16 +443,14 @@ def recorded_fields(config: AgentConfig, env: Env) -> dict[str, Any]:
 def config_from(cls: type[C], recorded: Mapping[str, Any], **changes: Any) -> C:
     """Make a config of a run's config.json again."""
     known = {field.name: recorded[field.name] for field in fields(cls) if field.name in recorded}
-    known["options"] = EnvOptions(**known["options"])
-    known["hidden"] = tuple(known["hidden"])
-    for name in ("out", "replay_dir", "data"):
-        if known.get(name) is not None:
-            known[name] = Path(known[name])
     dependent = {name: known.pop(name) for name in ("atoms", "value_range", "replay_dtype", "stages") if name in known}
-    config = cls(**known)
-    # Older runs recorded these also where they did not apply.
-    used = {name: value for name, value in dependent.items() if config.dependent()[name][0]}
-    return replace(config, **used, **changes)
+    try:
+        config = checked(cls, known, "field config")
+        # Older runs recorded these also where they did not apply.
+        used = {name: value for name, value in dependent.items() if config.dependent()[name][0]}
+        return replace(checked(cls, {**known, **used}, "field config"), **changes)
+    except UserError as error:
+        raise UserError(f"{changes.get('out', Path()) / CONFIG}: {error}") from error
 
 
 def own_tensors(tensors: Mapping[str, NDArray[Any]], owner: str = "agent.") -> dict[str, NDArray[Any]]:

@@ -1,8 +1,10 @@
 """Replay memory of many seeds: each observation stored once, in a ring per seed, on memory or on a mapped folder."""
 
+import itertools
 import os
 import shutil
-from collections.abc import Callable, Iterator
+import zlib
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,11 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protovalue.errors import UserError
-from protovalue.files import write_all
+from protovalue.files import make_folder, naming, open_file, reading, write_all
 
 Array = NDArray[Any]
 Index = NDArray[np.int64]
 
+BLOCK = 256  # slots under one checksum: few enough that those at both ends of the window cost little at a checkpoint
 GOING_ON, TERMINATED, TRUNCATED, LAST = range(4)
 """What a slot is: a transition within an episode, its last one, or (LAST) no transition but the final observation of a
 truncated episode, from which a learner bootstraps."""
@@ -90,6 +93,7 @@ class Replay:
         self.arrays = {name: self._allocate(name, folder) for name in self._types}
         self.written = np.zeros(seeds, np.int64)  # closed slots; the open one has this number
         self._saved = np.zeros(seeds, np.int64)  # slots before this one are on disk
+        self._sums: dict[tuple[str, int, int], int] = {}  # of whole blocks, by array, seed and first slot
         self._rows = np.arange(seeds)
         self._first_at = self._rows[:, None] * self.slots  # (S, 1) where a seed's ring begins in the flat arrays
         self._flat = {name: array.reshape(seeds * self.slots, *array.shape[2:]) for name, array in self.arrays.items()}
@@ -143,11 +147,11 @@ class Replay:
         for s in range(self.seeds):
             last = int(self.written[s]) - 1
             code = int(self.arrays["codes"][s, last % self.slots])
-            # TRUNCATED right before the open slot: this was done before, by a process that was then killed.
-            if last >= 0 and code % 4 in (GOING_ON, TRUNCATED):
+            if last >= 0 and code % 4 == GOING_ON:
                 self.arrays["codes"][s, last % self.slots] = code // 4 * 4 + TRUNCATED
                 self.arrays["codes"][s, (last + 1) % self.slots] = LAST
                 self._saved[s] = min(self._saved[s], last)
+                self._sums.pop(("codes", s, last // BLOCK * BLOCK), None)
                 self.written[s] += 1
 
     def window(self, n_step: int) -> tuple[Index, Index]:
@@ -213,7 +217,7 @@ class Replay:
             if isinstance(array, np.memmap):
                 array.flush()
                 continue
-            with _growing(folder / f"{name}.bin") as file:
+            with _growing(folder / f"{name}.bin") as file, naming(folder / f"{name}.bin"):
                 size = array[0, 0].nbytes
                 for s in range(self.seeds):
                     for start, end in self._spans(self._saved[s], self.written[s] + 1):
@@ -222,8 +226,67 @@ class Replay:
                 os.fsync(file)
         self._saved = self.written.copy()
 
-    def load(self, folder: Path, written: list[int]) -> None:
-        """Take back what `save` wrote when `written` was the count of closed slots."""
+    def sums(self) -> dict[str, Array]:
+        """Return checksums of all that `load` will read, for the checkpoint that goes with what `save` wrote.
+
+        (arrays, S, parts) CRC-32: the open slot, then the window's slots from one multiple of BLOCK to the next. Those
+        of whole blocks are remembered, so that only what is new is summed.
+        """
+        table = np.zeros((len(self.arrays), self.seeds, self.capacity // BLOCK + 4), np.uint32)
+        known, self._sums = self._sums, {}
+        for i, name in enumerate(self.arrays):
+            for s in range(self.seeds):
+                for j, (first, end) in enumerate(self._parts(s)):
+                    key = name, s, first
+                    crc = known[key] if key in known and j else self._sum(name, s, first, end)
+                    if end - first == BLOCK and j:
+                        self._sums[key] = crc
+                    table[i, s, j] = crc
+        return {"replay.sums": table, "replay.block": np.array([BLOCK])}
+
+    def _parts(self, s: int) -> list[tuple[int, int]]:
+        """Split what a checkpoint needs of a seed's ring into slots first .. end - 1: the open one, then the window."""
+        written = int(self.written[s])
+        oldest = max(0, written - self.capacity)
+        bounds = [oldest, *range((oldest // BLOCK + 1) * BLOCK, written, BLOCK), written]
+        return [(written, written + 1), *(part for part in itertools.pairwise(bounds) if part[0] < part[1])]
+
+    def _sum(self, name: str, s: int, first: int, end: int) -> int:
+        """Return the CRC-32 of slots first .. end - 1; what an open slot has of a transition is nothing yet."""
+        if first == self.written[s] and name in ("codes", "rewards"):
+            return 0
+        crc = 0
+        for start, stop in self._spans(first, end):
+            crc = zlib.crc32(self.arrays[name][s, start:stop].data, crc)
+        return crc
+
+    def _check(self, folder: Path, sums: Array) -> None:
+        """Compare what was read with the checksums of its checkpoint."""
+        for i, name in enumerate(self.arrays):
+            for s in range(self.seeds):
+                for j, (first, end) in enumerate(self._parts(s)):
+                    crc = self._sum(name, s, first, end)
+                    if crc != int(sums[i, s, j]):
+                        raise UserError(
+                            f"{folder / f'{name}.bin'}: damaged: the slots {first:,} to {end - 1:,} of the seed "
+                            f"number {s} do not match their checksum; the run cannot go on from here"
+                        )
+                    if end - first == BLOCK and j:
+                        self._sums[name, s, first] = crc
+
+    def _undo_cut(self) -> None:
+        """Take back what `cut` did in a process that was then killed: it may have reached the files."""
+        last = self.written - 1
+        rows = self._rows[last >= 0]
+        at = rows, last[rows] % self.slots
+        codes = self.arrays["codes"][at]
+        self.arrays["codes"][at] = np.where(codes % 4 == TRUNCATED, codes // 4 * 4 + GOING_ON, codes)
+
+    def load(self, folder: Path, written: list[int], saved: Mapping[str, Array] | None = None) -> None:
+        """Take back what `save` wrote when `written` was the count of closed slots.
+
+        `saved` has what `sums` returned then, in a checkpoint of a version that wrote it.
+        """
         self.written[:] = written
         self._saved = self.written.copy()
         for name, array in self.arrays.items():
@@ -235,13 +298,18 @@ class Replay:
                 raise UserError(f"{path}: damaged: found {path.stat().st_size:,} bytes, expected {needed:,} or more")
             if self._mapped:
                 continue
-            with path.open("rb") as file:
+            with reading(path) as file:
                 for s in range(self.seeds):
                     oldest = max(0, self.written[s] - self.capacity)
                     for start, end in self._spans(oldest, self.written[s] + 1):
                         file.seek((s * self.slots + start) * size)
                         data = file.read((end - start) * size)
                         array[s, start:end] = np.frombuffer(data, array.dtype).reshape(array[s, start:end].shape)
+        self._undo_cut()
+        if saved is not None and "replay.sums" in saved:
+            if saved["replay.block"].tolist() != [BLOCK]:
+                raise UserError(f"{folder}: found checksums of {saved['replay.block']} slots, expected {BLOCK}")
+            self._check(folder, saved["replay.sums"])
 
     def _end(self, s: int) -> int:
         """One more than the highest place of a seed's ring that holds anything."""
@@ -287,18 +355,18 @@ class Replay:
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"{name}.bin"
         size = int(np.prod(full)) * dtype.itemsize
-        if not path.exists() or path.stat().st_size < size:
-            with path.open("ab") as file:
+        with os.fdopen(open_file(path, os.O_RDWR | os.O_CREAT), "r+b") as file, naming(path):
+            if os.fstat(file.fileno()).st_size < size:
                 file.truncate(size)
-        return np.memmap(path, dtype, "r+", shape=full)
+            return np.memmap(file, dtype, "r+", shape=full)
 
 
 class _growing:  # noqa: N801
     """A file open for writing anywhere in it, without truncating it."""
 
     def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
+        make_folder(path.parent)
+        self._descriptor = open_file(path, os.O_WRONLY | os.O_CREAT)
 
     def __enter__(self) -> int:
         return self._descriptor

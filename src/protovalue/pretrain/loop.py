@@ -22,7 +22,7 @@ from protovalue.nets.statistics import feature_statistics
 from protovalue.pretrain.base import Method, Sample
 from protovalue.pretrain.methods import method_class
 from protovalue.progress import ProgressBar
-from protovalue.runs import Checkpoint, Run, config_fields, read_run
+from protovalue.runs import Checkpoint, Run, config_fields, read_run, restoring
 
 PROBE_SIZE = 512  # observations, fixed for a data set, on which features are looked at
 # What may differ when a run is resumed: where things lie and how it is computed, not what is computed.
@@ -67,8 +67,11 @@ def pretrain(config: PretrainConfig, quiet: bool = False) -> Path:
     with Run.open(config.out, recorded, MAY_CHANGE) as run:
         method = cls(config, data, observation_shape, device).to(device)
         optimizer = _optimizer(method, config)
-        step = _restore(method, optimizer, run.resumed_from) if run.resumed_from else 0
-        if run.resumed_from is None:
+        step = 0
+        if run.resumed_from:
+            with restoring(run.resumed_from):
+                step = _restore(method, optimizer, run.resumed_from)
+        else:
             method.save_artifacts(run.path)
         probe = _probe(data, device)
         summary: dict[str, Any] = {"steps": step, "num_features": method.encoder.num_features}

@@ -4,15 +4,18 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from protovalue.config import EnvOptions
 from protovalue.encoder import CONFIG as ENCODER_CONFIG
 from protovalue.errors import UserError
 from protovalue.files import read_json
+from protovalue.online.linear_dqn import parse_random
 from protovalue.runs import CONFIG, METRICS, read_metrics, read_run
+from protovalue.schema import checked
 
 EVALUATION = "evaluation.json"
 DQN = "dqn"
@@ -97,7 +100,7 @@ def read_cell(
         expect: how it should have been evaluated, where that is known.
         seeds: the agents that it should have, where that is known.
     """
-    recorded = read_run(run)
+    recorded = read_agents(run)
     config, evaluation = recorded["config"], read_evaluation(run / EVALUATION)
     found = tuple(row["seed"] for row in evaluation["seeds"])
     reason = why_unlike(evaluation, {"steps": config.get("steps"), **(expect or {})})
@@ -146,22 +149,83 @@ def read_cell(
     )
 
 
+@dataclass(frozen=True)
+class _Agent:
+    """What is used of an agent's entry in evaluation.json."""
+
+    seed: int
+    mean_return: float
+
+
+@dataclass(frozen=True)
+class _Evaluation:
+    """What is used of evaluation.json."""
+
+    env: str
+    steps: int
+    episodes: int
+    mean_return: float
+    seeds: list[_Agent]
+    epsilon: float | None = None
+    seed: int | None = None
+    env_options: dict[str, Any] = field(default_factory=dict)
+
+
 def read_evaluation(path: Path) -> dict[str, Any]:
     """Read what `pvn evaluate` wrote; what has no usable numbers is a UserError."""
     evaluation = read_json(path)
     try:
-        numbers = [("mean return", evaluation["mean_return"])]
-        numbers += [(f"mean return of seed {row['seed']:d}", row["mean_return"]) for row in evaluation["seeds"]]
-        whole = (evaluation["steps"], evaluation["episodes"])
-        good = len(numbers) > 1 and isinstance(evaluation["env"], str) and all(isinstance(one, int) for one in whole)
-        wrong = [f"{what} is {value}" for what, value in numbers if not math.isfinite(value)]
-    except (KeyError, TypeError, ValueError):
-        good, wrong = False, []
-    if not good:
-        raise UserError(f"{path}: not an evaluation: env, steps, episodes or the returns of seeds are missing")
+        found = checked(_Evaluation, evaluation, path, extra=True)
+    except UserError as error:
+        raise UserError(f"{path}: not an evaluation: {str(error).removeprefix(f'{path}: ')}") from error
+    if not found.seeds:
+        raise UserError(f"{path}: not an evaluation: it has no returns of seeds")
+    numbers = [("mean return", found.mean_return)]
+    numbers += [(f"mean return of seed {agent.seed}", agent.mean_return) for agent in found.seeds]
+    wrong = [f"{what} is {value}" for what, value in numbers if not math.isfinite(value)]
     if wrong:
         raise UserError(f"{path}: the {wrong[0]}, expected a finite number")
-    return evaluation
+    checked(EnvOptions, found.env_options, f"{path}: field env_options")
+    return {"env_options": {}, **evaluation}
+
+
+@dataclass(frozen=True)
+class _Agents:
+    """What is used of the config of a run of agents; the rest is only compared."""
+
+    kind: Literal["online", "dqn"]
+    env: str
+    steps: int | None = None
+    width: int = 1
+    encoder: str | None = None
+    encoder_checksum: str | None = None
+
+
+@dataclass(frozen=True)
+class _Made:
+    """What is used of the config of an encoder; the rest is only compared."""
+
+    width: int | None = 1
+    seed: int | None = None
+    tasks: int | None = None
+    encoder: str | None = None
+    data_checksum: str | None = None
+
+
+@dataclass(frozen=True)
+class _About:
+    """What is used of what an encoder says of itself."""
+
+    method: str
+    config: dict[str, Any]
+    env_id: str | None = None
+
+
+def read_agents(run: Path) -> dict[str, Any]:
+    """Read the record of a run of agents, as `read_run` does; any other run is a UserError."""
+    recorded = read_run(run)
+    checked(_Agents, recorded["config"], f"{run / CONFIG}: field config", extra=True)
+    return recorded
 
 
 def why_unlike(evaluation: Mapping[str, Any], expect: Mapping[str, Any]) -> str | None:
@@ -204,14 +268,15 @@ def _versions(recorded: Mapping[str, Any], env: str) -> dict[str, str]:
 def _about(encoder: str) -> dict[str, Any]:
     """Return what is known of an encoder: its card and its run, or what random:ARCHITECTURE:WIDTH[:SEED] says."""
     if encoder.startswith("random:"):
-        parts = encoder.split(":")[1:]
-        seed = int(parts[2]) if len(parts) > 2 else 0
-        return {"method": "random", "config": {"encoder": parts[0], "width": int(parts[1]), "seed": seed}}
+        architecture, width, seed = parse_random(encoder)
+        return {"method": "random", "config": {"encoder": architecture, "width": width, "seed": seed}}
     folder = Path(encoder)
     for candidate, run in ((folder / "encoder", folder), (folder, folder.parent)):
         if (candidate / ENCODER_CONFIG).is_file():
-            found = read_json(candidate / ENCODER_CONFIG).get("about", {})
-            if "method" in found:
+            found = read_json(candidate / ENCODER_CONFIG).get("about")
+            where = f"{candidate / ENCODER_CONFIG}: field about"
+            if isinstance(found, dict) and "method" in found:
+                checked(_Made, checked(_About, found, where, extra=True).config, f"{where}.config", extra=True)
                 beside = {"run": read_run(run)} if candidate.name == "encoder" and (run / CONFIG).is_file() else {}
                 return {**found, **beside}
     raise UserError(f"{encoder}: found no encoder there, expected the one that a run was trained on")
@@ -220,7 +285,7 @@ def _about(encoder: str) -> dict[str, Any]:
 def _curve(run: Path, seeds: Sequence[int]) -> tuple[Array, Array]:
     """Return the training curve of each seed: steps (T,) and returns (S, T)."""
     try:
-        rows = read_metrics(run)
+        rows = read_metrics(run, whole=True)
         points = [row for row in rows if "return" in row or any(f"return/seed-{seed}" in row for seed in seeds)]
         values = [[row.get(f"return/seed-{seed}") for row in points] for seed in seeds]
         steps = np.array([row["step"] for row in points], np.float64)

@@ -11,7 +11,7 @@ from protovalue.envs.registry import import_module_of
 from protovalue.errors import UserError
 from protovalue.evaluate.aggregate import Estimate, Floats
 from protovalue.evaluate.scores import paper_results
-from protovalue.files import write_json
+from protovalue.files import make_folder, write_json
 from protovalue.processes import one_thread
 from protovalue.progress import ProgressBar
 from protovalue.report import figures, summary, tables
@@ -223,7 +223,7 @@ def _write_tables(
     folder: Path,
 ) -> Iterator[Table]:
     """Write every table in its three formats."""
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     apart = summary.references(results)
     made = {"games": tables.per_game(results.scores(), apart)}
     if over:

@@ -18,7 +18,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from protovalue.evaluate.aggregate import Profile
-from protovalue.files import write_atomic
+from protovalue.files import make_folder, write_atomic
 from protovalue.report.model import STATISTIC_TITLES, STATISTICS, Aggregate, Estimate, Gallery, GameScore
 from protovalue.report.results import Cell, Results
 from protovalue.report.summary import ScalingPoint, training_curve
@@ -64,7 +64,7 @@ def colours(methods: Sequence[str], end_to_end: str | None = None) -> dict[str, 
 
 def save(figure: Figure, folder: Path, name: str) -> tuple[Path, Path]:
     """Write NAME.png and NAME.svg; the same figure gives the same bytes."""
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     paths = folder / f"{name}.png", folder / f"{name}.svg"
     figure.draw_without_rendering()  # lays the figure out, once for both files
     figure.set_layout_engine("none")

@@ -1,24 +1,25 @@
 """What a report is about: finished runs read back from a study folder, or from loose run folders, as cells."""
 
-import json
 import os
 import shlex
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
+from protovalue.diary import read_diary
 from protovalue.errors import UserError
-from protovalue.files import read_json
-from protovalue.report.cells import DQN, EVALUATION, Array, Cell, read_cell, read_evaluation, why_unlike
+from protovalue.files import read_bytes, read_json
+from protovalue.report.cells import DQN, EVALUATION, Array, Cell, read_agents, read_cell, read_evaluation, why_unlike
 from protovalue.runs import CONFIG, FORMAT, read_run
+from protovalue.schema import checked, parse_json, require
 
 __all__ = ["DQN", "EVALUATION", "Cell", "Missing", "Results", "read_results"]
 
-STUDY, EVENTS = "study.json", "events.jsonl"
+STUDY = "study.json"
 STUDY_FORMAT, STUDY_VERSION = "protovalue study", 1
 DATA = "encoder.data checksum"  # a study has data seeds, and says in its cells which data an encoder learned from
 
@@ -99,12 +100,79 @@ def read_results(paths: Sequence[Path]) -> Results:
     return results
 
 
+@dataclass(frozen=True)
+class _Title:
+    """What study.json says of a method."""
+
+    title: str
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """What is used of a cell in study.json."""
+
+    env: str
+    method: str
+    width: int
+    tasks: int | None
+    data_seed: int | None
+    pretraining_seed: int | None
+    seeds: list[int]
+    data: str | None
+    encoder: str | None
+    run: str
+    stages: list[str]
+
+
+@dataclass(frozen=True)
+class _Expected:
+    """What is used of what a stage's result must hold."""
+
+    file: str | None = None
+    steps: int | None = None
+    episodes: int | None = None
+    epsilon: float | None = None
+    seed: int | None = None
+
+
+@dataclass(frozen=True)
+class _StageEntry:
+    """What is used of a stage in study.json."""
+
+    id: str
+    kind: str
+    command: list[str]
+    expect: _Expected | None = None
+
+
+@dataclass(frozen=True)
+class _Study:
+    """What is used of study.json."""
+
+    name: str
+    title: str
+    normalise: Literal["human", "dqn", "none"]
+    methods: dict[str, _Title]
+    random_policy: dict[str, str]
+    cells: list[_Entry]
+    stages: list[_StageEntry]
+    file: str | None
+
+    def __post_init__(self) -> None:
+        stages = {stage.id for stage in self.stages}
+        for number, cell in enumerate(self.cells):
+            require(cell.method in self.methods, f"cells[{number}].method", cell.method, "one of `methods`")
+            unknown = [name for name in cell.stages if name not in stages]
+            require(not unknown, f"cells[{number}].stages", unknown[:1], "ids of `stages`")
+
+
 def _read_study(folder: Path) -> Results:
     """Read the cells that a study names; what has no result is listed as missing, with the reason."""
     study = read_json(folder / STUDY)
     if study.get("format") != STUDY_FORMAT or study.get("version") != STUDY_VERSION:
         raise UserError(f"{folder / STUDY}: not a study of format version {STUDY_VERSION}")
-    log = _read_events(folder / EVENTS)
+    checked(_Study, study, folder / STUDY, extra=True)
+    log = _read_events(folder)
     stages = {stage["id"]: stage for stage in study["stages"]}
     users = Counter(stage for cell in study["cells"] for stage in cell["stages"])
     titles = {name: about["title"] for name, about in study["methods"].items()}
@@ -203,10 +271,10 @@ def _read_runs(paths: Sequence[Path]) -> Results:
     folders = {config.parent.resolve(): config.parent for path in paths for config in _run_configs(path)}
     cells, missing = [], []
     for folder in sorted(folders.values()):
-        recorded = read_run(folder)["config"]
-        if recorded.get("kind") not in ("online", DQN):
+        if read_run(folder)["config"].get("kind") not in ("online", DQN):
             continue
-        encoder = Path(recorded["encoder"]) if recorded["kind"] == "online" else None
+        recorded = read_agents(folder)["config"]
+        encoder = Path(str(recorded["encoder"])) if recorded["kind"] == "online" else None
         reason = _why_unfinished(folder)
         try:
             if reason is None:
@@ -249,8 +317,8 @@ def _run_configs(path: Path) -> Iterator[Path]:
 def _format(path: Path) -> object:
     """Return what a JSON file says that it is; None where it says nothing, or is no JSON."""
     try:
-        fields = json.loads(path.read_bytes())
-    except (OSError, ValueError):
+        fields = parse_json(read_bytes(path), path)
+    except (OSError, UserError):
         return None
     return fields.get("format") if isinstance(fields, dict) else None
 
@@ -280,39 +348,31 @@ class _Log:
     notes: tuple[str, ...]
 
 
-def _read_events(path: Path) -> _Log:
-    """Read how the stages of a study went; lines that say nothing are counted in a note."""
+def _read_events(folder: Path) -> _Log:
+    """Read how the stages of a study went; lines that cannot be read are counted in a note, and the first are named."""
     seconds: dict[str, float] = defaultdict(float)
     errors: dict[str, str] = {}
     finished: set[str] = set()
     running: Counter[str] = Counter()
-    unread = 0
-    text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
-    for line in text.splitlines(keepends=True):
-        if not line.endswith("\n"):
-            continue  # a kill cut it short
-        try:
-            event = json.loads(line)
-            stage, what, spent = str(event["stage"]), event["event"], event.get("seconds")
-            taken = None if spent is None else float(spent)
-        except (AttributeError, KeyError, TypeError, ValueError):
-            unread += 1
-            continue
+    lines = read_diary(folder)
+    for event in lines.rows:
+        stage, what, spent = event["stage"], event["event"], event.get("seconds")
         if what == "start":
             running[stage] += 1
         elif running[stage]:
             running[stage] -= 1
-        if taken is not None:
-            seconds[stage] += taken
+        if spent is not None:
+            seconds[stage] += float(spent)
         if what == "done":
             finished.add(stage)
         if what == "failed":
             errors[stage] = event.get("error") or "no reason was recorded"
         elif what in ("start", "done"):
             errors.pop(stage, None)
-    lines = "1 line" if unread == 1 else f"{unread} lines"
-    notes = (f"{path}: {lines} cannot be read and are passed over: times may be missing",) if unread else ()
-    return _Log(dict(seconds), errors, frozenset(finished), sum(running.values()), notes)
+    unread = len(lines.wrong) - lines.cut_short  # a kill cuts the last one short
+    count = "1 line" if unread == 1 else f"{unread} lines"
+    note = f"{lines.path}: {count} cannot be read and are passed over: times may be missing ({lines.damage})"
+    return _Log(dict(seconds), errors, frozenset(finished), sum(running.values()), (note,) if unread else ())
 
 
 def _varying(entries: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Protocol
 
+from protovalue.files import make_folder
 from protovalue.processes import shielded
 from protovalue.study.worker import run_command
 
@@ -107,7 +108,7 @@ class LocalProcesses:
 
     def start(self, job: Job) -> None:
         """Start a job in a process of its own."""
-        job.log.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(job.log.parent)
         log_start = job.log.stat().st_size if job.log.exists() else 0
         receive, send = self._context.Pipe(duplex=False)
         arguments = (list(job.command[1:]), str(job.log), dict(os.environ), self._threads, send, str(self._root))

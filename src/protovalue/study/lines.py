@@ -15,13 +15,15 @@ class Source:
         self.name, self.text = name, text
         try:
             self.values: dict[str, Any] = tomllib.loads(text)
-        except tomllib.TOMLDecodeError as error:
+            self._rows = text.replace("\r\n", "\n").split("\n")  # TOML has no other ends of lines
+            self._spans = _spans(self._rows)
+        except RecursionError:
+            raise UserError(f"{name}: not TOML: lists or tables are nested too deep") from None
+        except ValueError as error:  # also whole numbers with too many digits
             what, _, where = str(error).rpartition(" (at ")
             line = where.removeprefix("line ").partition(",")[0]
             place = line if line.isdigit() else "end" if "end of document" in where else "?"
             raise UserError(f"{name}:{place}: not TOML: {what or error}") from None
-        self._rows = text.replace("\r\n", "\n").split("\n")  # TOML has no other ends of lines
-        self._spans = _spans(self._rows)
 
     def line(self, path: Sequence[str], value: object = None) -> int:
         """Return the line of a key, or of `value` in its list; of the nearest table above it if it is not there."""
@@ -70,7 +72,7 @@ def _spans(rows: Sequence[str]) -> dict[tuple[str, ...], tuple[int, int]]:
 def _parse(rows: Sequence[str]) -> dict[str, Any] | None:
     try:
         return tomllib.loads("\n".join(rows))
-    except tomllib.TOMLDecodeError:
+    except ValueError:
         return None
 
 

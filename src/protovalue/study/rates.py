@@ -18,6 +18,7 @@ from protovalue.errors import UserError
 from protovalue.files import read_json, write_json
 from protovalue.indicators.precompute import default_cache
 from protovalue.nets.encoders import make_encoder
+from protovalue.schema import checked
 from protovalue.study.plan import Stage
 from protovalue.study.state import History, histories, read_events
 
@@ -111,9 +112,8 @@ def rates_file() -> Path:
 def remembered() -> dict[str, Rate]:
     """Return the rates that this version measured on a machine with as many cores."""
     try:
-        found = read_json(rates_file()).get(_machine(), {})
-        return {name: Rate(**fields) for name, fields in found.items()}
-    except (UserError, OSError, TypeError):
+        return checked(dict[str, Rate], read_json(rates_file()).get(_machine(), {}), rates_file())
+    except (UserError, OSError):
         return {}
 
 

@@ -1,21 +1,23 @@
 """What a study folder says: which stages are complete, and what happened when."""
 
-import json
-import os
-import time
+import logging
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from protovalue.data.format import Manifest
+from protovalue.diary import Events as Events
+from protovalue.diary import read_diary
 from protovalue.errors import UserError
-from protovalue.files import read_json, write_all
+from protovalue.files import read_json
 from protovalue.runs import DONE
 from protovalue.study.plan import Stage
 
-STUDY, EVENTS = "study.json", "events.jsonl"
+STUDY = "study.json"
+log = logging.getLogger(__name__)
 
 
 def is_done(stage: Stage, root: Path) -> bool:
@@ -56,27 +58,6 @@ _CHECKS = {
 }
 
 
-class Events:
-    """The study's diary: one line of JSON per event, each written at once."""
-
-    def __init__(self, root: Path) -> None:
-        """Go on after the last whole line."""
-        path = root / EVENTS
-        if path.exists():
-            text = path.read_bytes()
-            os.truncate(path, text.rfind(b"\n") + 1)  # a kill may have cut a line short
-        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-
-    def write(self, stage: str, event: str, **details: Any) -> None:
-        """Note what happened to a stage, now."""
-        line = {"time": round(time.time(), 3), "stage": stage, "event": event, **details}
-        write_all(self._descriptor, (json.dumps(line) + "\n").encode())
-
-    def close(self) -> None:
-        """Stop writing."""
-        os.close(self._descriptor)
-
-
 @dataclass(frozen=True)
 class History:
     """What the events say of one stage."""
@@ -92,10 +73,17 @@ class History:
 
 
 def read_events(root: Path) -> list[dict[str, Any]]:
-    """Read all events; a line that a kill cut short is left out."""
-    path = root / EVENTS
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
-    return [json.loads(line) for line in lines if line.endswith("\n")]
+    """Read all events; a line that is damaged, or that a kill cut short, is left out and named."""
+    lines = read_diary(root)
+    if lines.damage:
+        _warn(lines.damage)
+    return lines.rows
+
+
+@cache
+def _warn(damage: str) -> None:
+    """Say it once: events are read again whenever a stage has ended."""
+    log.warning("%s", damage)
 
 
 def histories(events: Iterable[Mapping[str, Any]]) -> dict[str, History]:

@@ -9,6 +9,7 @@ import traceback
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from protovalue.files import open_file
 from protovalue.interrupt import farewell, raised
 from protovalue.processes import end_with_parent, unshielded
 
@@ -21,10 +22,10 @@ def run_command(
     """Run `pvn` with `arguments`; send the processor time and exit with its code."""
     os.setpgrp()  # Ctrl-C comes once, from the study's process
     end_with_parent()
-    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    descriptor = open_file(Path(log), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
-    held = os.open(Path(root) / WORKERS, os.O_RDWR | os.O_CREAT, 0o644)
+    held = open_file(Path(root) / WORKERS, os.O_RDWR | os.O_CREAT)
     fcntl.flock(held, fcntl.LOCK_SH)
     os.environ.clear()  # the server was started in the environment of the first study of this process
     os.environ.update(environment)
@@ -63,7 +64,7 @@ def _cpu_seconds() -> float:
 
 def wait_for_workers(root: Path) -> None:
     """Wait until no job of an earlier run of the study is alive; they end within a moment of it."""
-    held = os.open(root / WORKERS, os.O_RDWR | os.O_CREAT, 0o644)
+    held = open_file(root / WORKERS, os.O_RDWR | os.O_CREAT)
     try:
         fcntl.flock(held, fcntl.LOCK_EX)
     finally:

@@ -11,6 +11,7 @@ from matplotlib.colors import ListedColormap, Normalize
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
+from protovalue.files import beside
 from protovalue.tabular.experiments import RUNS, BySize, Exact, Example, Learned
 from protovalue.tabular.gridworlds import Floats, World
 from protovalue.tabular.theorem import Descent
@@ -178,7 +179,8 @@ def learned_figure(curves: dict[str, Learned]) -> Figure:
 
 def save(figure: Figure, path: Path) -> None:
     """Write a PNG, trimmed to what is drawn."""
-    figure.savefig(path, dpi=120, bbox_inches="tight", pad_inches=0.08)
+    with beside(path) as new:
+        figure.savefig(new, dpi=120, bbox_inches="tight", pad_inches=0.08)
 
 
 def _grid_panels(world: World, rows: int, columns: int) -> tuple[Figure, list[Axes]]:

@@ -8,6 +8,7 @@ import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from protovalue.config import TabularConfig
+from protovalue.files import write_atomic
 from protovalue.tabular.experiments import BySize, Exact, Example, Learned, largest_angle
 from protovalue.tabular.gridworlds import Floats, World
 from protovalue.tabular.theorem import Descent
@@ -34,9 +35,8 @@ def write_page(results: Results, pictures: dict[str, Path], path: Path) -> Path:
         loader=PackageLoader("protovalue.tabular", "templates"), autoescape=True, undefined=StrictUndefined
     )
     html = environment.get_template("page.html.j2").render(facts(results), pictures=_embedded(pictures))
-    beside = path.with_name(path.name + ".new")
-    beside.write_text(html, encoding="utf-8")
-    return beside.replace(path)
+    write_atomic(path, html.encode())
+    return path
 
 
 def facts(results: Results) -> dict[str, object]:
