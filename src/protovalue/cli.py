@@ -128,6 +128,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         print("pvn: interrupted; the same command continues", file=sys.stderr)
         return 130
+    except MemoryError as error:
+        if debug:
+            raise
+        print(f"pvn: out of memory{f': {error}' if str(error) else ''}", file=sys.stderr)
+        return 2
     except BrokenPipeError:  # the reader of a pipe, such as head, has had enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0

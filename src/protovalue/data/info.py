@@ -1,5 +1,6 @@
 """Looking at a data set: a summary, a contact sheet of frames, and the check of every byte."""
 
+import io
 from typing import Any
 
 import numpy as np
@@ -29,8 +30,13 @@ def info(config: DataInfoConfig) -> None:
     for name, value in summary(data).items():
         print(f"{name:<14}{value}")
     if config.picture:
+        image = io.BytesIO()
+        contact_sheet(data).save(image, "PNG")
         config.picture.parent.mkdir(parents=True, exist_ok=True)
-        contact_sheet(data).save(config.picture)
+        try:
+            config.picture.write_bytes(image.getvalue())
+        except OSError as error:
+            raise UserError(f"{config.picture}: {error.strerror}") from error
         print(f"{'picture':<14}{config.picture}")
 
 
