@@ -12,13 +12,16 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import minatar
 import numpy as np
 import torch
+import zstandard
 from torch import nn
 
 from protovalue.config import CollectConfig, EnvOptions
+from protovalue.data import format as fmt
 from protovalue.data.collect import collect
 from protovalue.data.dataset import open_dataset
 from protovalue.data.sampler import Prefetcher, Sampler
@@ -70,13 +73,8 @@ def memory_growth(folder: Path, batches: int) -> float:
     return resident() - before
 
 
-def learner_slowdown(folder: Path, steps: int) -> float:
-    """How much longer a learner's steps take when the prefetcher feeds it than when it always gets one batch.
-
-    The learner is the first layer and pooling of an Impala network, forward and backward, on all cores: far cheaper
-    than a whole network, so that the share is an upper bound.
-    """
-    sampler = Sampler(open_dataset(folder), BATCH, seed=0)
+def learner() -> Callable[[np.ndarray], None]:
+    """A step of the first layer and pooling of an Impala network, forward and backward."""
     net = nn.Sequential(nn.Conv2d(4, 16, 3, padding=1), nn.MaxPool2d(3, 2), nn.Conv2d(16, 16, 3, padding=1), nn.ReLU())
     net = net.to(memory_format=torch.channels_last)
 
@@ -84,6 +82,16 @@ def learner_slowdown(folder: Path, steps: int) -> float:
         x = torch.from_numpy(obs).to(torch.float32, memory_format=torch.channels_last).div_(255)
         net(x).square().mean().backward()
 
+    return learn
+
+
+def learner_slowdown(folder: Path, steps: int) -> float:
+    """How much longer a learner's steps take when the prefetcher feeds it than when it always gets one batch.
+
+    The learner is the first layer and pooling of an Impala network, forward and backward, on all cores: far cheaper
+    than a whole network, so that the share is an upper bound.
+    """
+    sampler, learn = Sampler(open_dataset(folder), BATCH, seed=0), learner()
     fixed = sampler.batch(0)
     times: dict[str, list[float]] = {"alone": [], "fed": []}
     learn(fixed.obs)
@@ -98,6 +106,42 @@ def learner_slowdown(folder: Path, steps: int) -> float:
                 learn(batch.obs)
             times["fed"].append(time.perf_counter() - start)
     return statistics.median(times["fed"]) / statistics.median(times["alone"])
+
+
+def checking_cost(folder: Path, steps: int) -> tuple[float, float]:
+    """Return the share of a learner's step that the checks of what it reads take, and the seconds of the first ones.
+
+    An episode's actions, rewards and chunk records are checked when it is first read, the frames' chunks always. The
+    learner is that of `learner_slowdown`, and the batches are drawn beside it, so that the share is an upper bound.
+    """
+    data = open_dataset(folder)
+    start = time.perf_counter()
+    data._check(np.arange(data.num_episodes))
+    first = time.perf_counter() - start
+    sampler, learn = Sampler(data, BATCH, seed=0), learner()
+    spent = {"checks": 0.0}
+
+    def timed(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any) -> Any:
+            start = time.perf_counter()
+            try:
+                return function(*args)
+            finally:
+                spent["checks"] += time.perf_counter() - start
+
+        return call
+
+    with (
+        mock.patch.object(fmt, "crc32", timed(fmt.crc32)),
+        mock.patch.object(zstandard, "frame_content_size", timed(zstandard.frame_content_size)),
+        mock.patch.object(data, "_check", timed(data._check)),
+    ):
+        batches = [sampler.batch(step) for step in range(steps)]
+    learn(batches[0].obs)
+    start = time.perf_counter()
+    for batch in batches:
+        learn(batch.obs)
+    return spent["checks"] / (time.perf_counter() - start), first
 
 
 def collect_share(game: str, steps: int, folder: Path) -> float:
@@ -222,6 +266,9 @@ def main(quick: bool) -> None:
         result["transitions/s, one thread, cold open"] = cold
         result["transitions/s, one thread, warm"] = warm
         result["learner step, fed / alone"] = learner_slowdown(folder / "Pong", 10 if quick else 40)
+        share, first = checking_cost(folder / "Pong", 10 if quick else 40)
+        result["checks / learner step, %"] = 100 * share
+        result["first check of all actions and rewards, ms"] = 1000 * first
         result["collecting / bare environment, atari/Pong"] = collect_share(
             "atari/Pong", 4_000 if quick else 20_000, folder
         )

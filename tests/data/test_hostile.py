@@ -2,6 +2,7 @@
 
 import json
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -391,3 +392,25 @@ def test_a_full_disk_names_the_file_when_committing(tmp_path, monkeypatch, name)
     with pytest.raises(UserError, match="manifest.json: No space left on device; 1 complete episodes are kept"):
         monkeypatch.setattr(fmt, "write_json", full)
         DatasetWriter(tmp_path / "set", manifest(), {}, keep=0)
+
+
+def test_a_picture_that_cannot_be_written_is_named(folder, tmp_path, capsys, monkeypatch):
+    picture = tmp_path / "sheet.anything"
+    assert main(["data", "info", str(folder), "--picture", str(picture)]) == 0
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+    def full(*_args):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    assert main(["data", "info", str(folder), "--picture", str(picture)]) == 2
+    assert capsys.readouterr().err == f"pvn: {picture}: No space left on device\n"
+
+
+def test_no_memory_is_one_line(folder, capsys, monkeypatch):
+    def none(_config):
+        raise MemoryError("Unable to allocate 64.0 GiB")
+
+    monkeypatch.setattr("protovalue.data.info.info", none)
+    assert main(["data", "info", str(folder)]) == 2
+    assert capsys.readouterr().err == "pvn: out of memory: Unable to allocate 64.0 GiB\n"

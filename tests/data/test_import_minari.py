@@ -131,9 +131,9 @@ def test_images_come_out_as_minari_reads_them(tmp_path, pictures, jpeg, caplog):
 @pytest.mark.parametrize(
     ("observations", "actions", "expected"),
     [
-        (Box(-1, 1, (3,), np.float32), Discrete(3), r"found float32 observations \(3,\), expected uint8 or bool"),
-        (Box(0, 255, (3,), np.uint8), Box(-1, 1, (2,), np.float32), "found Box actions, expected Discrete"),
-        (Dict({"a": Box(0, 255, (3,), np.uint8)}), Discrete(3), "found Dict observations, expected one array"),
+        (Box(-1, 1, (3,), np.float32), Discrete(3), r"found 'float32' observations \(3,\), expected uint8 or bool"),
+        (Box(0, 255, (3,), np.uint8), Box(-1, 1, (2,), np.float32), "found 'Box' actions, expected Discrete"),
+        (Dict({"a": Box(0, 255, (3,), np.uint8)}), Discrete(3), "found 'Dict' observations, expected one array"),
         (Box(0, 255, (4,), np.uint8), Discrete(3), r"found observations \(4,\) uint8 and 3 actions, expected \(3,\)"),
         (Box(0, 255, (3,), np.uint8), Discrete(7), r"uint8 and 7 actions, expected \(3,\) uint8 and 3"),
     ],

@@ -10,7 +10,7 @@ import torch
 
 from protovalue.data.format import End
 from protovalue.data.sampler import Sampler
-from protovalue.errors import UserError
+from protovalue.files import read_json, write_json
 from protovalue.indicators.cumulants import CumulantSpec, _deviation, cumulants
 from protovalue.indicators.precompute import IndicatorSpec, indicator_rewards
 from protovalue.indicators.random_network import RandomNetworks
@@ -161,14 +161,37 @@ def test_an_interrupted_pass_continues(data, tmp_path, monkeypatch):
     assert np.array_equal(found.values, whole.values)
 
 
-def test_damage_is_found_and_says_what_to_do(data, tmp_path):
-    cumulants(data, SPEC, tmp_path, quiet=True)
+@pytest.mark.parametrize("name", ["values.bin", "indicator.safetensors", "indicator.json"])
+def test_damage_is_told_removed_and_computed_again(data, tmp_path, caplog, name):
+    first = cumulants(data, SPEC, tmp_path, quiet=True)
+    values = np.array(first.values)
     (folder,) = tmp_path.iterdir()
-    raw = bytearray((folder / "values.bin").read_bytes())
-    raw[100] ^= 4
-    (folder / "values.bin").write_bytes(raw)
-    with pytest.raises(UserError, match=f"values.bin: damaged.*remove {folder}"):
-        cumulants(data, SPEC, tmp_path, quiet=True)
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "indicator.json", "indicator.safetensors", "lock", "values.bin",
+    ]  # fmt: skip
+    raw = bytearray((folder / name).read_bytes())
+    raw[len(raw) // 2] ^= 4
+    (folder / name).write_bytes(raw)
+    again = cumulants(data, SPEC, tmp_path, quiet=True)
+    assert f"{folder / name}: damaged" in caplog.text
+    assert f"removed {folder}, to compute the cumulants again" in caplog.text
+    assert np.array_equal(again.values, values)
+    assert np.array_equal(again.deviation, first.deviation)
+
+
+def test_cumulants_of_something_else_are_computed_again(data, tmp_path, caplog):
+    """Checksums hold, contents do not: other tasks, another kind, too few deviations."""
+    first = cumulants(data, SPEC, tmp_path, quiet=True)
+    (folder,) = tmp_path.iterdir()
+    for change, message in (
+        ({"deviation": [1.0] * 6}, "found rni with 6 deviations, expected rni with 7"),
+        ({"deviation": ["1"] * 7}, "field deviation[0]: found '1', expected a number"),
+    ):
+        about = read_json(folder / "indicator.json")
+        write_json(folder / "indicator.json", {**about, **change})
+        caplog.clear()
+        assert np.array_equal(cumulants(data, SPEC, tmp_path, quiet=True).deviation, first.deviation)
+        assert f"indicator.json: {message}; removed" in caplog.text
 
 
 def test_a_constant_network_is_warned_about(data, tmp_path, caplog, monkeypatch):

@@ -2,8 +2,12 @@
 
 import json
 import os
+import random
+import resource
 import shutil
+import zlib
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -15,9 +19,16 @@ from protovalue.config import CollectConfig
 from protovalue.data.collect import collect
 from protovalue.data.sampler import Sampler
 from protovalue.errors import UserError
+from protovalue.files import read_json, size_and_crc, write_json
 from protovalue.indicators import precompute
 from protovalue.indicators.base import INDICATORS
-from protovalue.indicators.precompute import IndicatorSpec, channel_statistics, indicator_rewards
+from protovalue.indicators.precompute import (
+    IndicatorSpec,
+    channel_statistics,
+    indicator_rewards,
+    load_indicator,
+    save_indicator,
+)
 from protovalue.indicators.random_network import RandomNetworkIndicator
 from tests.data.helpers import made_up, manifest, write
 
@@ -151,14 +162,151 @@ def test_an_interrupted_pass_continues(data, tmp_path, monkeypatch, when):
     assert np.array_equal(found.bits, whole.bits)
 
 
-def test_damage_is_found_and_says_what_to_do(data, tmp_path):
+def test_any_flipped_byte_of_the_cache_is_told_removed_and_computed_again(data, tmp_path, caplog):
+    """A byte anywhere in any file, twenty times over: the same rewards, after one line that says so."""
+    first = indicator_rewards(data, HASH, tmp_path, quiet=True)
+    bits, thresholds = np.array(first.bits), first.indicator.thresholds.clone()
+    folder = tmp_path / precompute.cache_key(data, HASH)
+    chance = random.Random(0)
+    for name in ("bits.bin", "indicator.safetensors", "indicator.json") * 7:
+        raw = bytearray((folder / name).read_bytes())
+        raw[chance.randrange(len(raw))] ^= 1 << chance.randrange(8)
+        (folder / name).write_bytes(raw)
+        caplog.clear()
+        found = indicator_rewards(data, HASH, tmp_path, quiet=True)
+        said = [line for line in caplog.messages if "damaged" in line]
+        assert len(said) == 1
+        assert said[0].startswith(f"{folder / name}: damaged: ")
+        assert said[0].endswith(f"; removed {folder}, to compute the indicator rewards again")
+        assert np.array_equal(found.bits, bits)
+        assert torch.equal(found.indicator.thresholds, thresholds)
+        assert sorted(path.name for path in tmp_path.iterdir()) == [folder.name]
+
+
+def forged(folder: Path, change: dict[str, object], inner: str | None = None) -> None:
+    about = read_json(folder / "indicator.json")
+    fields = {**about, inner: {**about[inner], **change}} if inner else {**about, **change}
+    write_json(folder / "indicator.json", {name: value for name, value in fields.items() if value is not ...})
+
+
+@pytest.mark.parametrize(
+    ("change", "inner", "message"),
+    [
+        (
+            {"format": "protovalue indicator rewards, version 1"},
+            None,
+            "field format: found 'protovalue indicator rewards",
+        ),
+        ({"indicator": 3}, None, "field indicator: found 3, expected an object"),
+        ({"counts": "many"}, None, "field counts: found 'many', expected a list"),
+        ({"counts": [1] * 12}, None, "field counts: found 12 numbers, expected 13"),
+        ({"files": ...}, None, "field files: missing, expected an object"),
+        ({"files": {}}, None, "indicator.safetensors: damaged: its checksum does not match"),
+        ({"name": "rnj"}, "indicator", "unknown indicator 'rnj'"),
+        ({"num_tasks": 1 << 40}, "indicator", "found observations and tasks ((1, 10, 10, 4), 1099511627776), expected"),
+        ({"num_tasks": "13"}, "indicator", "field indicator.num_tasks: found '13', expected a whole number"),
+        (
+            {"observation_shape": [1, 10**6, 10**6]},
+            "indicator",
+            "found observations and tasks ((1, 1000000, 1000000), 13)",
+        ),
+        ({"proportion": 2}, "indicator", "proportion: found 2.0, expected more than 0"),
+        ({"options": {"none": 1}}, "indicator", "unknown option of indicator 'hash' 'none'"),
+        ({"bits.bin": {"bytes": 1, "crc32": 2}}, "files", "bits.bin: damaged: its checksum does not match"),
+    ],
+)
+def test_a_description_of_wrong_types_is_told_and_computed_again(data, tmp_path, caplog, change, inner, message):
+    first = indicator_rewards(data, HASH, tmp_path, quiet=True)
+    bits, folder = np.array(first.bits), tmp_path / precompute.cache_key(data, HASH)
+    forged(folder, change, inner)
+    caplog.clear()
+    assert np.array_equal(indicator_rewards(data, HASH, tmp_path, quiet=True).bits, bits)
+    said = [line for line in caplog.messages if "removed" in line]
+    assert len(said) == 1
+    assert message in said[0]
+
+
+@pytest.mark.parametrize("name", ["bits.bin", "indicator.safetensors", "indicator.json"])
+def test_a_missing_file_is_told_and_computed_again(data, tmp_path, caplog, name):
+    bits = np.array(indicator_rewards(data, HASH, tmp_path, quiet=True).bits)
+    folder = tmp_path / precompute.cache_key(data, HASH)
+    (folder / name).unlink()
+    assert np.array_equal(indicator_rewards(data, HASH, tmp_path, quiet=True).bits, bits)
+    assert f"{folder / name}: missing; removed" in caplog.text
+
+
+def test_rewards_of_another_number_of_states_are_not_taken(data, tmp_path):
+    """Bits that are whole, and as long as those of 1,100 states; the data set has 1,200."""
     indicator_rewards(data, HASH, tmp_path, quiet=True)
     folder = tmp_path / precompute.cache_key(data, HASH)
-    raw = bytearray((folder / "bits.bin").read_bytes())
-    raw[100] ^= 4
-    (folder / "bits.bin").write_bytes(raw)
-    with pytest.raises(UserError, match=f"bits.bin: damaged.*remove {folder}"):
-        indicator_rewards(data, HASH, tmp_path, quiet=True)
+    os.truncate(folder / "bits.bin", 2200)
+    size, crc = size_and_crc(folder / "bits.bin")
+    forged(folder, {"bits.bin": {"bytes": size, "crc32": crc}}, "files")
+    with pytest.raises(UserError, match="bits.bin: found 2200 bytes, expected 2400"):
+        precompute._load(folder, data, HASH)
+
+
+def test_a_saved_indicator_is_checked_when_it_is_loaded(data, tmp_path):
+    indicator = indicator_rewards(data, HASH, tmp_path / "cache", quiet=True).indicator
+    save_indicator(indicator, tmp_path / "saved")
+    again = load_indicator(tmp_path / "saved")
+    assert torch.equal(again.thresholds, indicator.thresholds)
+    for name, place in (("indicator.safetensors", 3), ("indicator.safetensors", -1), ("indicator.json", 40)):
+        save_indicator(indicator, tmp_path / "saved")
+        raw = bytearray((tmp_path / "saved" / name).read_bytes())
+        raw[place] ^= 2
+        (tmp_path / "saved" / name).write_bytes(raw)
+        with pytest.raises(UserError, match=f"{name}: damaged"):
+            load_indicator(tmp_path / "saved")
+    save_indicator(indicator, tmp_path / "saved")
+    (tmp_path / "saved" / "indicator.safetensors").write_bytes(b"no tensors")
+    size, crc = size_and_crc(tmp_path / "saved" / "indicator.safetensors")
+    forged(tmp_path / "saved", {"indicator.safetensors": {"bytes": size, "crc32": crc}}, "files")
+    with pytest.raises(UserError, match="indicator.json: the indicator cannot be made from it"):
+        load_indicator(tmp_path / "saved")
+
+
+@pytest.mark.parametrize("damaged", [0, 1])
+def test_an_interrupted_pass_keeps_only_whole_batches(data, tmp_path, monkeypatch, damaged):
+    """Two batches of 512 were written and one of them lost a bit, as a power failure may do: it is done again."""
+    whole = indicator_rewards(data, RNI, tmp_path / "whole", quiet=True)
+    real, calls = RandomNetworkIndicator.scores, []
+
+    class Killed(BaseException):
+        pass
+
+    def dies(self, obs):
+        if len(calls) == 2:
+            raise Killed
+        calls.append(len(obs))
+        return real(self, obs)
+
+    monkeypatch.setattr(RandomNetworkIndicator, "scores", dies)
+    with pytest.raises(Killed):
+        indicator_rewards(data, RNI, tmp_path / "cut", quiet=True)
+    (folder,) = (tmp_path / "cut").iterdir()
+    raw = bytearray((folder / "scores.bin").read_bytes())
+    assert len(raw) == 2 * 512 * 13 * 4
+    raw[damaged * 512 * 13 * 4 + 5] ^= 64
+    (folder / "scores.bin").write_bytes(raw)
+    calls.clear()
+    monkeypatch.setattr(
+        RandomNetworkIndicator, "scores", lambda self, obs: (calls.append(len(obs)), real(self, obs))[1]
+    )
+    found = indicator_rewards(data, RNI, tmp_path / "cut", quiet=True)
+    assert calls == [512, 512, 176][damaged:]
+    assert np.array_equal(found.bits, whole.bits)
+    final = tmp_path / "cut" / precompute.cache_key(data, RNI)
+    names = ["bits.bin", "indicator.json", "indicator.safetensors", "lock"]
+    assert sorted(path.name for path in final.iterdir()) == names
+
+
+def test_without_its_checksums_a_pass_begins_again(data, tmp_path):
+    (tmp_path / "scores.bin").write_bytes(bytes(512 * 4))
+    assert precompute._whole_batches(tmp_path / "scores.bin", 512 * 4) == 0
+    precompute.sums_of(tmp_path / "scores.bin").write_bytes(zlib.crc32(bytes(512 * 4)).to_bytes(4, "little"))
+    assert precompute._whole_batches(tmp_path / "scores.bin", 512 * 4) == 1
+    assert precompute._whole_batches(tmp_path / "nothing.bin", 512 * 4) == 0
 
 
 def test_no_room_is_said_before_the_work(data, tmp_path, monkeypatch):
@@ -167,14 +315,71 @@ def test_no_room_is_said_before_the_work(data, tmp_path, monkeypatch):
         indicator_rewards(data, RNI, tmp_path, quiet=True)
 
 
-def test_a_full_disk_leaves_nothing_behind(data, tmp_path, monkeypatch):
-    def full(*_args, **_kwargs):
-        raise OSError(28, "No space left on device")
+def full(*_args, **_kwargs):
+    raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(precompute, "save_indicator", full)
-    with pytest.raises(UserError, match="cannot write the indicator rewards: No space left on device"):
+
+@pytest.mark.parametrize("where", ["save", "write_atomic", "write_json", "FolderLock"])
+def test_a_full_disk_leaves_nothing_behind(data, tmp_path, monkeypatch, where):
+    monkeypatch.setattr(precompute, where, full)
+    with pytest.raises(UserError, match=f"{tmp_path}/.*: cannot write the indicator rewards: No space left on device"):
         indicator_rewards(data, HASH, tmp_path, quiet=True)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture
+def small_files():
+    """No file may be larger than 20 kB."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_no_room_in_the_middle_leaves_nothing_behind(data, tmp_path, small_files):
+    """The scores of 1,200 states and 13 tasks have 62 kB."""
+    with pytest.raises(UserError, match="cannot write the indicator rewards: File too large"):
+        indicator_rewards(data, RNI, tmp_path, quiet=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_refused_at_once_leaves_nothing_behind(data, tmp_path):
+    with pytest.raises(UserError, match="--normalize: only random network indicators"):
+        indicator_rewards(data, IndicatorSpec("hash", 3, 0.1, seed=0, normalize=True), tmp_path, quiet=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_process_that_waited_for_one_that_failed_computes_itself(data, tmp_path, monkeypatch):
+    """The other one holds the lock, fails and removes the folder; then this one gets the lock of nothing."""
+    key = precompute.cache_key(data, HASH)
+    real, calls = precompute.FolderLock, []
+
+    def lock(folder, wait):
+        held = real(folder, wait)
+        if not calls:
+            shutil.rmtree(folder)
+        calls.append(folder.name)
+        return held
+
+    monkeypatch.setattr(precompute, "FolderLock", lock)
+    found = indicator_rewards(data, HASH, tmp_path, quiet=True)
+    assert len(found.bits) == 1200
+    assert calls == [f"{key}.partial"] * 2
+    assert [path.name for path in tmp_path.iterdir()] == [key]
+
+
+def test_a_process_that_waited_takes_what_the_other_computed(data, tmp_path, monkeypatch):
+    whole = indicator_rewards(data, HASH, tmp_path / "whole", quiet=True)
+    key = precompute.cache_key(data, HASH)
+    real = precompute.FolderLock
+
+    def lock(folder, wait):
+        shutil.copytree(tmp_path / "whole" / key, tmp_path / "cache" / key)
+        return real(folder, wait)
+
+    monkeypatch.setattr(precompute, "FolderLock", lock)
+    monkeypatch.setattr(precompute, "_compute", lambda *_: pytest.fail("computed again"))
+    assert np.array_equal(indicator_rewards(data, HASH, tmp_path / "cache", quiet=True).bits, whole.bits)
 
 
 def test_a_constant_network_is_warned_about(tmp_path, caplog, monkeypatch):

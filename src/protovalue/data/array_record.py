@@ -1,12 +1,20 @@
 """ArrayRecord files, the container of newer TFDS data sets, through the `array_record` package."""
 
+import contextlib
+import os
+import struct
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from protovalue.data.sources import BLOCK, DamagedError, Source
+from protovalue.data.tfrecord import LARGEST
 from protovalue.errors import UserError
+
+# The container is Riegeli's: chunks, whose heads say how large they become, in blocks with heads of their own.
+_BLOCK, _BLOCK_HEAD = 1 << 16, 24
+_CHUNK_HEAD = struct.Struct("<QQQQQ")  # hash, bytes, hash of these, kind (8 bits) and records (56), bytes when decoded
 
 
 def read_array_records(source: Source) -> Iterator[tuple[int, bytes]]:
@@ -25,11 +33,54 @@ def read_array_records(source: Source) -> Iterator[tuple[int, bytes]]:
         path = Path(folder) / "records"
         with source.open() as stream, path.open("wb") as file:
             while block := stream.read(BLOCK):
-                file.write(block)
+                try:
+                    file.write(block)
+                except OSError as error:
+                    raise UserError(f"{path}: {error.strerror}; it holds {source.url} while that is read") from error
         yield from _read(ArrayRecordReader, str(path), source.url)
 
 
+def _check_chunks(path: str, name: str) -> None:
+    """Refuse a chunk that would be larger than a record may be, before the package decodes it.
+
+    Only the heads of the chunks are read. What is not a file of chunks is left to the package to refuse.
+    """
+    with Path(path).open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        place = 0
+        while place < size:
+            first = place
+            head, place = _read_on(file, place, _CHUNK_HEAD.size)
+            if len(head) < _CHUNK_HEAD.size:
+                return
+            _, stored, _, kind_and_records, decoded = _CHUNK_HEAD.unpack(head)
+            if kind_and_records & 0xFF not in b"smrtp":
+                return
+            if decoded > LARGEST:
+                found = f"found a chunk at byte {first} that announces {decoded} bytes"
+                raise DamagedError(f"{name}: damaged: {found}, expected at most {LARGEST}")
+            beyond = max(stored - -place % _BLOCK, 0)  # bytes in further blocks
+            heads = -(-beyond // (_BLOCK - _BLOCK_HEAD))
+            place = max(place + stored + heads * _BLOCK_HEAD, first + (kind_and_records >> 8))
+
+
+def _read_on(file: BinaryIO, place: int, count: int) -> tuple[bytes, int]:
+    """Read bytes of a chunk, passing over the heads of blocks; return them and the place after them."""
+    parts = []
+    while count:
+        if place % _BLOCK == 0:
+            place += _BLOCK_HEAD
+        file.seek(place)
+        part = file.read(min(count, _BLOCK - place % _BLOCK))
+        if not part:
+            break
+        parts.append(part)
+        place, count = place + len(part), count - len(part)
+    return b"".join(parts), place
+
+
 def _read(reader_class: Any, path: str, name: str) -> Iterator[tuple[int, bytes]]:
+    _check_chunks(path, name)
     try:
         reader = reader_class(path, "readahead_buffer_size:0")
         count = reader.num_records()
@@ -45,4 +96,5 @@ def _read(reader_class: Any, path: str, name: str) -> Iterator[tuple[int, bytes]
                 raise DamagedError(f"{name}: damaged record {number}: {' '.join(str(error).split())}") from error
             yield number, data
     finally:
-        reader.close()
+        with contextlib.suppress(Exception):  # a damaged file, of which more was said above, is damaged at closing, too
+            reader.close()

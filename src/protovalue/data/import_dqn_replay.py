@@ -9,6 +9,7 @@ What a file does not hold is left out rather than made up: the first piece of an
 """
 
 import ast
+import math
 import re
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
@@ -39,11 +40,17 @@ from protovalue.data.importing import (
 from protovalue.data.sources import Ahead, DamagedError, Gunzip, Source, find_sources, sibling
 from protovalue.data.splits import Thinning
 from protovalue.errors import UserError
+from protovalue.schema import checked, require
 
 _OBSERVATION = re.compile(r"^\$store\$_observation_ckpt\.(\d+)\.gz$")
 PADDING = 3  # all-zero slots before an episode: Dopamine's stack of 4 less one
 TIME_LIMIT = 27_000  # agent steps after which Dopamine ends an episode, without a mark of its own
 _BLOCK_FRAMES = 256  # decompressed at a time: 1.8 MB
+
+# What the files may announce; they are compressed, so that their sizes say nothing.
+LARGEST_RING = 10_000_000  # slots: the published memories have a million, and 16 bytes a slot are held at once
+MOST_INVALID = 1_024  # slots around the cursor: Dopamine writes the stack and the steps of a return, 5
+_HEAD_BYTES = 10_000  # of a NumPy array's head: NumPy's own limit
 
 
 @dataclass(frozen=True)
@@ -139,6 +146,8 @@ def _read_checkpoint(
         header = _Header(Gunzip(stream), file.url)
         capacity = header.shape[0] if header.shape else 0
         header.require((capacity, *manifest.frame_shape), "uint8")
+        if not 1 <= capacity <= LARGEST_RING:
+            raise UserError(f"{file.url}: found {capacity} slots, expected 1 to {LARGEST_RING}")
         stores = {
             name: _load(sibling(file, f"$store$_{name}_ckpt.{number}.gz"), (capacity,), kinds)
             for name, kinds in (("action", "iu"), ("reward", "f"), ("terminal", "iub"))
@@ -201,7 +210,7 @@ class _Frames:
 
     def __init__(self, blocks: Iterator[bytes] | Ahead[bytes], capacity: int, shape: tuple[int, ...], name: str):
         self._blocks, self._capacity, self._shape, self._name = iter(blocks), capacity, shape, name
-        self._bytes = int(np.prod(shape))
+        self._bytes = math.prod(shape)
         self._block = np.zeros((0, *shape), np.uint8)
         self._used = 0
         self.slot = 0
@@ -242,26 +251,42 @@ class _Frames:
         return part
 
 
+@dataclass(frozen=True)
+class _Fields:
+    """What a NumPy array's head says."""
+
+    descr: str
+    fortran_order: bool
+    shape: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        require(all(0 <= size < 1 << 62 for size in self.shape), "shape", self.shape, "sizes of 0 or more")
+
+
 class _Header:
     """The head of a .npy stream: what `np.save` wrote, without reading the array. No pickles, no objects."""
 
     def __init__(self, data: Gunzip, name: str) -> None:
         self.data, self._name = data, name
         magic = data.read(8)
-        if magic[:6] != b"\x93NUMPY" or magic[6] not in (1, 2, 3):
+        if len(magic) < 8 or magic[:6] != b"\x93NUMPY" or magic[6] not in (1, 2, 3):
             raise UserError(f"{name}: not a NumPy array: it begins with {magic[:6]!r}")
         length = int.from_bytes(data.read(2 if magic[6] == 1 else 4), "little")
+        if length > _HEAD_BYTES:
+            found = f"found a head of {length} bytes, expected at most {_HEAD_BYTES}"
+            raise UserError(f"{name}: damaged NumPy array: {found}")
         try:
-            text = data.read(length).decode("latin-1")
-            fields = ast.literal_eval(text)
-            self.shape = tuple(int(size) for size in fields["shape"])
-            self.dtype = np.dtype(fields["descr"])
-            fortran = bool(fields["fortran_order"])
-        except (ValueError, SyntaxError, KeyError, TypeError) as error:
-            raise UserError(f"{name}: damaged: the head of its NumPy array cannot be read: {error}") from error
-        if self.dtype.hasobject:
+            fields = ast.literal_eval(data.read(length).decode("latin-1").strip())
+        except (ValueError, SyntaxError, MemoryError, RecursionError) as error:  # the last two: nested too deep
+            raise UserError(f"{name}: damaged: the head of its NumPy array is not one") from error
+        head = checked(_Fields, fields, f"{name}: the head of its NumPy array")
+        if "O" in head.descr:
             raise UserError(f"{name}: found an array of objects, expected numbers")
-        if fortran and len(self.shape) > 1:
+        try:
+            self.shape, self.dtype = head.shape, np.dtype(head.descr)
+        except (TypeError, ValueError) as error:
+            raise UserError(f"{name}: found numbers of type {head.descr[:20]!r}, expected one of NumPy's") from error
+        if head.fortran_order and len(self.shape) > 1:
             raise UserError(f"{name}: found an array in Fortran order, expected C order")
 
     def require(self, shape: tuple[int, ...], kinds: str) -> None:
@@ -274,16 +299,20 @@ class _Header:
     @property
     def row_bytes(self) -> int:
         """Bytes of one entry along the first axis."""
-        return int(np.prod(self.shape[1:])) * int(self.dtype.itemsize)
+        return math.prod(self.shape[1:]) * int(self.dtype.itemsize)
 
 
 def _load(source: Source, shape: tuple[int, ...] | None, kinds: str) -> NDArray[Any]:
-    """Read a small array whole."""
+    """Read a small array whole: of the given shape, or a row of at most `MOST_INVALID`."""
     with source.open() as stream:
         data = Gunzip(stream)
         header = _Header(data, source.url)
-        header.require(header.shape if shape is None else shape, kinds)
-        expected = int(np.prod(header.shape)) * header.dtype.itemsize
+        if shape is None:
+            shape = header.shape
+            if len(shape) != 1 or shape[0] > MOST_INVALID:
+                raise UserError(f"{source.url}: found {shape}, expected a row of at most {MOST_INVALID} numbers")
+        header.require(shape, kinds)
+        expected = math.prod(shape) * header.dtype.itemsize
         raw = data.read(expected)
         if len(raw) != expected:
             raise DamagedError(f"{source.url}: truncated: found {len(raw)} bytes of its array, expected {expected}")
@@ -299,9 +328,9 @@ def _load_add_count(file: Source, number: int, capacity: int) -> int:
     if add_count < 1:
         raise UserError(f"{source.url}: found {add_count}, expected the number of slots written")
     source = sibling(file, f"invalid_range_ckpt.{number}.gz")
-    invalid = _load(source, None, "iuf").reshape(-1)
+    invalid = _load(source, None, "iuf")
     if add_count % capacity not in invalid:
-        listed = ", ".join(f"{value:g}" for value in invalid)
+        listed = ", ".join([f"{value:g}" for value in invalid[:8]] + ["..."] * (len(invalid) > 8))
         raise UserError(
             f"{source.url}: found {listed}, expected the cursor {add_count % capacity} of add_count {add_count} in it"
         )

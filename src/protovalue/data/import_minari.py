@@ -5,8 +5,8 @@ they are decoded as Minari does it, and the provenance says that the frames are 
 """
 
 import io
-import json
 import logging
+import math
 import os
 import re
 from collections.abc import Generator, Iterator
@@ -23,6 +23,7 @@ from protovalue.config import ImportMinariConfig
 from protovalue.data.collect import manifest_of
 from protovalue.data.dataset import Dataset
 from protovalue.data.format import End, Manifest
+from protovalue.data.hdf5 import check_storage, is_array, opened, own, reading
 from protovalue.data.importing import (
     Encoded,
     Pending,
@@ -39,12 +40,21 @@ from protovalue.data.importing import (
 from protovalue.data.sources import DamagedError, Source
 from protovalue.envs.registry import import_module_of, make
 from protovalue.errors import UserError
+from protovalue.schema import checked, parse_json, shown
 
 log = logging.getLogger(__name__)
 
 _MAIN, _METADATA = "main_data.hdf5", "metadata.json"
-_EPISODE = re.compile(r"^episode_(\d+)$")
+_EPISODE = re.compile(r"^episode_(0|[1-9][0-9]{0,17})$")
 _MINATAR = re.compile(r"^MinAtar/(\w+)-v([01])$")  # version 0 has all six actions, version 1 the minimal ones
+
+# What the files may announce.
+MOST_STEPS = 1 << 22  # of an episode: its actions, rewards and flags are read at once, at most 18 bytes a step
+_METADATA_BYTES = 64 << 20  # of metadata.json, which spells out the bounds of every pixel
+_IMAGE_BYTES = 64 << 10  # that a JPEG image may have beside four times its pixels
+
+_KINDS = {"observations": "Ob?u", "actions": "iu", "rewards": "iuf", "terminations": "b?iu", "truncations": "b?iu"}
+_WORDS = {"Ob?u": "bytes or flags", "iu": "whole numbers", "iuf": "numbers", "b?iu": "flags"}
 
 
 @dataclass(frozen=True)
@@ -74,7 +84,7 @@ def import_minari(config: ImportMinariConfig, quiet: bool = False) -> Dataset:
     source: dict[str, Any] = {
         "by": "pvn import minari",
         "source": " ".join(config.source),
-        "dataset_id": ", ".join(str(fields.get("dataset_id", "unknown")) for fields in metadata),
+        "dataset_id": ", ".join(fields.dataset_id or "unknown" for fields in metadata),
     }
     if any(_lossy(file, spaces[0]) for file in files):
         source["frames"] = "lossy (JPEG)"
@@ -98,54 +108,97 @@ def find_folder(text: str) -> Path:
     raise UserError(f"{text}: not a Minari data set: no {_METADATA} there nor under {root / text}")
 
 
-def _read_metadata(folder: Path) -> dict[str, Any]:
+@dataclass(frozen=True)
+class _Metadata:
+    """What is used of metadata.json; the spaces and the environment are JSON texts themselves."""
+
+    observation_space: str
+    action_space: str
+    env_spec: str | None = None
+    dataset_id: str | None = None
+    data_format: str = "hdf5"
+
+
+@dataclass(frozen=True)
+class _AnySpace:
+    type: str
+
+
+@dataclass(frozen=True)
+class _Box:
+    shape: tuple[int, ...]
+    dtype: str
+    low: Any
+    high: Any
+
+
+@dataclass(frozen=True)
+class _Discrete:
+    n: int
+    start: int = 0
+
+
+@dataclass(frozen=True)
+class _EnvSpec:
+    id: str
+    entry_point: str | None = None
+    kwargs: dict[str, Any] | None = None
+    additional_wrappers: list[Any] | None = None
+
+
+def _read_metadata(folder: Path) -> _Metadata:
     path = folder / _METADATA
-    try:
-        fields = json.loads(path.read_bytes())
-    except (ValueError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: damaged: not JSON ({error})") from error
-    if not isinstance(fields, dict):
-        raise UserError(f"{path}: found a JSON {type(fields).__name__}, expected an object")
-    if fields.get("data_format", "hdf5") != "hdf5":
-        raise UserError(f"{path}: found data format {fields['data_format']}, expected hdf5")
+    if path.stat().st_size > _METADATA_BYTES:
+        raise UserError(f"{path}: found {path.stat().st_size} bytes, expected at most {_METADATA_BYTES}")
+    metadata = checked(_Metadata, parse_json(path.read_bytes(), path), path, extra=True)
+    if metadata.data_format != "hdf5":
+        raise UserError(f"{path}: found data format {metadata.data_format}, expected hdf5")
     if not (folder / _MAIN).is_file():
         raise UserError(f"{folder / _MAIN}: missing")
-    return fields
+    return metadata
 
 
-def read_spaces(metadata: dict[str, Any], folder: Path) -> Spaces:
+def read_spaces(metadata: _Metadata, folder: Path) -> Spaces:
     """Return the spaces; other than one uint8 or bool array and discrete actions is a UserError."""
     path = folder / _METADATA
-    try:
-        observation = json.loads(metadata["observation_space"])
-        action = json.loads(metadata["action_space"])
-        if action["type"] != "Discrete":
-            raise UserError(f"{path}: found {action['type']} actions, expected Discrete")
-        if observation["type"] != "Box":
-            raise UserError(f"{path}: found {observation['type']} observations, expected one array (Box)")
-        shape, dtype = tuple(int(size) for size in observation["shape"]), str(observation["dtype"])
-        if dtype not in ("uint8", "bool"):
-            raise UserError(f"{path}: found {dtype} observations {shape}, expected uint8 or bool")
-        image = (
-            dtype == "uint8"
-            and len(shape) in (2, 3)
-            and min(shape[:2]) >= 32
-            and bool(np.all(np.array(observation["low"]) == 0))
-            and bool(np.all(np.array(observation["high"]) == 255))
-        )
-        return Spaces(shape, dtype, int(action["n"]), int(action.get("start", 0)), image)
-    except (KeyError, TypeError, ValueError) as error:
-        raise UserError(f"{path}: damaged: the spaces cannot be read: {error!r}") from error
+    where = {name: f"{path}: field {name}" for name in ("observation_space", "action_space")}
+    action = parse_json(metadata.action_space.encode(), where["action_space"])
+    observation = parse_json(metadata.observation_space.encode(), where["observation_space"])
+    kind = checked(_AnySpace, action, where["action_space"], extra=True).type
+    if kind != "Discrete":
+        raise UserError(f"{path}: found {shown(kind)} actions, expected Discrete")
+    kind = checked(_AnySpace, observation, where["observation_space"], extra=True).type
+    if kind != "Box":
+        raise UserError(f"{path}: found {shown(kind)} observations, expected one array (Box)")
+    discrete = checked(_Discrete, action, where["action_space"], extra=True)
+    box = checked(_Box, observation, where["observation_space"], extra=True)
+    if box.dtype not in ("uint8", "bool"):
+        raise UserError(f"{path}: found {shown(box.dtype)} observations {box.shape}, expected uint8 or bool")
+    image = (
+        box.dtype == "uint8"
+        and len(box.shape) in (2, 3)
+        and min(box.shape[:2]) >= 32
+        and _all_are(box.low, 0)
+        and _all_are(box.high, 255)
+    )
+    return Spaces(box.shape, box.dtype, discrete.n, discrete.start, image)
 
 
-def _manifest(config: ImportMinariConfig, metadata: dict[str, Any], spaces: Spaces, folder: Path) -> Manifest:
+def _all_are(values: Any, wanted: int) -> bool:
+    """Whether a number, or all numbers of nested lists, are `wanted`."""
+    return all(_all_are(value, wanted) for value in values) if isinstance(values, list) else bool(values == wanted)
+
+
+def _manifest(config: ImportMinariConfig, metadata: _Metadata, spaces: Spaces, folder: Path) -> Manifest:
     """Return the manifest of the environment, which must have the same observations and actions as the data."""
     options = config.options.given()
-    env_id = config.env
+    env_id, hint = config.env, ""
     if env_id is None:
-        env_id, implied = _environment(metadata, folder)
-        options = {**implied, **options}
-    env = make(env_id, 1, **options)
+        env_id, options, hint = _environment(metadata, folder, options)
+    try:
+        env = make(env_id, 1, **options)
+    except UserError as error:
+        raise UserError(f"{error}{hint}") from error
     manifest = manifest_of(env)
     env.close()
     found = (spaces.shape, spaces.dtype, spaces.actions)
@@ -158,22 +211,30 @@ def _manifest(config: ImportMinariConfig, metadata: dict[str, Any], spaces: Spac
     return manifest
 
 
-def _environment(metadata: dict[str, Any], folder: Path) -> tuple[str, dict[str, Any]]:
-    """Return our name of the environment that the metadata describes, and the options that follow from it."""
-    try:
-        spec = json.loads(metadata["env_spec"])
-        name = str(spec["id"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise UserError(f"--env: {folder / _METADATA} names no environment, expected one such as gym/ID") from error
-    if match := _MINATAR.match(name):
+def _environment(metadata: _Metadata, folder: Path, given: dict[str, Any]) -> tuple[str, dict[str, Any], str]:
+    """Return our name of the environment that the metadata describes, its options, and a hint if it is not known.
+
+    A file may name an environment but no module: making `module:ID` would import it, and run whatever it holds.
+    """
+    path = folder / _METADATA
+    if metadata.env_spec is None:
+        raise UserError(f"--env: {path} names no environment, expected one such as gym/ID")
+    where = f"{path}: field env_spec"
+    spec = checked(_EnvSpec, parse_json(metadata.env_spec.encode(), where), where, extra=True)
+    if match := _MINATAR.match(spec.id):
         game = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", match.group(1)).lower()
-        return f"minatar/{game}", {"actions": "minimal" if match.group(2) == "1" else "full"}
-    if spec.get("kwargs") or spec.get("additional_wrappers"):
-        log.warning("%s: recorded with arguments or wrappers that gym/%s does not have", folder, name)
-    point = str(spec.get("entry_point") or "")
-    module = point.split(".")[0].split(":")[0]
-    prefix = f"{module}:" if module and module != "gymnasium" and ":" not in name else ""
-    return f"gym/{prefix}{name}", {}
+        implied = {"actions": "minimal" if match.group(2) == "1" else "full"}
+        return f"minatar/{game}", {**implied, **given}, ""
+    if ":" in spec.id:
+        raise UserError(
+            f"{where}: found {shown(spec.id)}, expected an id without a module, which a file may not choose; "
+            "if you trust the module: --env gym/MODULE:ID"
+        )
+    if spec.kwargs or spec.additional_wrappers:
+        log.warning("%s: recorded with arguments or wrappers that gym/%s does not have", folder, spec.id)
+    module = (spec.entry_point or "").split(".")[0].split(":")[0]
+    hint = f"; if the module that registers it is {module} and you trust it: --env gym/{module}:{spec.id}"
+    return f"gym/{spec.id}", given, hint if module.isidentifier() else "; --env gym/MODULE:ID imports its module"
 
 
 def _read_file(
@@ -186,17 +247,8 @@ def _read_file(
         yield workers.submit(encode_episode, file.path, number, manifest, spaces)
 
 
-def _open(path: str) -> Any:
-    import h5py
-
-    try:
-        return h5py.File(path, "r")
-    except OSError as error:
-        raise UserError(f"{path}: truncated or not an HDF5 file: {error}") from error
-
-
 def _episode_numbers(file: Source) -> list[int]:
-    with _open(file.path) as content:
+    with opened(file.path) as content, reading(file.url):
         numbers = sorted(int(match.group(1)) for name in content if (match := _EPISODE.match(name)))
     if not numbers:
         raise UserError(f"{file.url}: found no group episode_0, expected one group per episode")
@@ -210,62 +262,87 @@ def _is_jpeg(observations: Any, spaces: Spaces) -> bool:
 
 def _lossy(file: Source, spaces: Spaces) -> bool:
     number = _episode_numbers(file)[0]
-    with _open(file.path) as content:
-        observations = content[f"episode_{number}"].get("observations")
-        return hasattr(observations, "shape") and _is_jpeg(observations, spaces)
+    where = f"{file.url}: episode_{number}"
+    with opened(file.path) as content, reading(where):
+        group = own(content, f"episode_{number}", file.url)
+        observations = own(group, "observations", where) if "observations" in group else None
+        return is_array(observations) and _is_jpeg(observations, spaces)
 
 
 def encode_episode(path: str, number: int, manifest: Manifest, spaces: Spaces) -> Encoded:
     """Turn one group into an episode of the data set; runs in a worker."""
     where = f"{path}: episode_{number}"
-    with _open(path) as content:
-        group = content[f"episode_{number}"]
-        for key in ("observations", "actions", "rewards", "terminations", "truncations"):
+    with opened(path) as content, reading(where):
+        group = own(content, f"episode_{number}", path)
+        arrays: dict[str, Any] = {}
+        for key, kinds in _KINDS.items():
             if key not in group:
-                raise UserError(f"{where}: the key {key!r} is missing; found {', '.join(sorted(group))}")
-            if not hasattr(group[key], "dtype"):
-                raise UserError(f"{where}: {key} is a group, expected an array")
-        try:
-            actions, rewards = np.asarray(group["actions"][()]), np.asarray(group["rewards"][()])
-            ends = [np.asarray(group[key][()]) for key in ("terminations", "truncations")]
-            observations = group["observations"]
-            steps = len(actions)
-            for name, values in (("rewards", rewards), ("terminations", ends[0]), ("truncations", ends[1])):
-                if values.shape != (steps,):
-                    raise UserError(f"{where}: found {name} {values.shape}, expected ({steps},), one per action")
-            if len(observations) != steps + 1:
-                raise UserError(
-                    f"{where}: found {len(observations)} observations, expected {steps + 1} for {steps} actions"
-                )
-            stored, counts = clean_rewards(rewards, clip=False)
-            end = End.CUT
-            if steps and (ends[0][-1] or ends[1][-1]):
-                end = End.TERMINATED if ends[0][-1] else End.TRUNCATED
-            chunks = encode_chunks(manifest, _frames(observations, manifest, spaces, where))
-        except OSError as error:  # a checksum of HDF5 does not hold, or the file ends too early
-            raise DamagedError(f"{where}: damaged: {error}") from error
-    shifted = check_actions(np.asarray(actions) - spaces.first_action, manifest.num_actions, where)
+                found = ", ".join(sorted(group)[:12])
+                raise UserError(f"{where}: the key {key!r} is missing; found {found}")
+            arrays[key] = own(group, key, where)
+            if not is_array(arrays[key]):
+                raise UserError(f"{where}: {key} is a group or a type, expected an array")
+            if arrays[key].dtype.kind not in kinds:
+                raise UserError(f"{where}: found {key} of type {arrays[key].dtype}, expected {_WORDS[kinds]}")
+        observations = arrays.pop("observations")
+        steps = math.prod(arrays["actions"].shape)
+        if steps > MOST_STEPS:
+            raise UserError(f"{where}: found {steps} actions, expected at most {MOST_STEPS}")
+        for key, array in arrays.items():
+            if array.shape != (steps,):
+                raise UserError(f"{where}: found {key} {array.shape}, expected ({steps},), one per action")
+            check_storage(array, f"{where}: {key}")
+        if observations.shape[:1] != (steps + 1,):
+            found = observations.shape[0] if observations.shape else "no"
+            raise UserError(f"{where}: found {found} observations, expected {steps + 1} for {steps} actions")
+        actions, rewards, terminations, truncations = (np.asarray(array[()]) for array in arrays.values())
+        stored, counts = clean_rewards(rewards, clip=False)
+        end = End.CUT
+        if steps and (terminations[-1] or truncations[-1]):
+            end = End.TERMINATED if terminations[-1] else End.TRUNCATED
+        chunks = encode_chunks(manifest, _frames(observations, manifest, spaces, where))
+    shifted = check_actions(actions.astype(np.int64) - spaces.first_action, manifest.num_actions, where)
     return Encoded(chunks, shifted, stored, end, -1, counts)
 
 
 def _frames(observations: Any, manifest: Manifest, spaces: Spaces, where: str) -> Iterator[NDArray[Any]]:
     """Yield frames in groups of a chunk's size."""
+    import h5py
+
     jpeg = _is_jpeg(observations, spaces)
+    rows = observations.dtype.kind == "O"  # of bytes, each as long as its image
+    expected = f"expected {manifest.frame_shape} {manifest.frame_dtype}"
+    if (rows and h5py.check_vlen_dtype(observations.dtype) != np.uint8) or (
+        jpeg and not rows and observations.ndim != 2
+    ):
+        raise UserError(f"{where}: found observations that are neither images nor arrays, {expected}")
+    if not jpeg and (observations.shape[1:], observations.dtype) != (manifest.frame_shape, manifest.frame_dtype):
+        raise UserError(f"{where}: found observations {observations.shape[1:]} {observations.dtype}, {expected}")
+    most = _IMAGE_BYTES + 4 * math.prod(manifest.frame_shape)  # JPEG of noise is larger than the noise
+    if jpeg and not rows and observations.shape[1] > most:
+        raise UserError(f"{where}: found images of {observations.shape[1]} bytes, expected at most {most}")
+    check_storage(observations, f"{where}: observations")
     for first in range(0, len(observations), manifest.chunk_frames):
-        part = observations[first : first + manifest.chunk_frames]
-        frames = np.stack([_decode(image, where) for image in part]) if jpeg else np.asarray(part)
-        if frames.shape[1:] != manifest.frame_shape or frames.dtype != np.dtype(manifest.frame_dtype):
-            raise UserError(
-                f"{where}: found observations {frames.shape[1:]} {frames.dtype}, "
-                f"expected {manifest.frame_shape} {manifest.frame_dtype}"
-            )
-        yield frames
+        last = min(first + manifest.chunk_frames, len(observations))
+        if jpeg:
+            yield np.stack([_decode(observations[i], most, manifest, where) for i in range(first, last)])
+        else:
+            yield np.asarray(observations[first:last])
 
 
-def _decode(image: Any, where: str) -> NDArray[np.uint8]:
+def _decode(image: Any, most: int, manifest: Manifest, where: str) -> NDArray[np.uint8]:
     data = np.asarray(image)
+    if data.nbytes > most:
+        raise DamagedError(f"{where}: found an image of {data.nbytes} bytes, expected at most {most}")
+    height, width, *channels = manifest.frame_shape
+    expected = ("RGB" if channels else "L", width, height)
     try:
-        with Image.open(io.BytesIO(data.tobytes()), formats=["JPEG"]) as opened:
-            return np.asarray(opened)
+        with Image.open(io.BytesIO(data.tobytes()), formats=["JPEG"]) as picture:  # reads the head only
+            found = (picture.mode, *picture.size)
+            pixels = np.asarray(picture) if found == expected else None
     except Exception as error:  # Pillow raises many kinds for a damaged image
-        raise DamagedError(f"{where}: an observation is not a JPEG image: {error}") from error
+        raise DamagedError(f"{where}: an observation is not a JPEG image: {' '.join(str(error).split())}") from error
+    if pixels is None:
+        shown_as = f"found an image of {found[2]}x{found[1]} {found[0]}"
+        raise UserError(f"{where}: {shown_as}, expected {height}x{width} {expected[0]}")
+    return pixels

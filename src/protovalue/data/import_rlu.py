@@ -22,6 +22,7 @@ from protovalue.data.array_record import read_array_records
 from protovalue.data.dataset import Dataset
 from protovalue.data.format import End, Manifest
 from protovalue.data.importing import (
+    WAITING_BYTES,
     Encoded,
     Pending,
     Plan,
@@ -40,7 +41,7 @@ from protovalue.data.importing import (
 )
 from protovalue.data.sources import Ahead, DamagedError, Gunzip, Source, find_sources
 from protovalue.data.splits import Split, Thinning
-from protovalue.data.tfrecord import decode_feature, parse_example, read_records
+from protovalue.data.tfrecord import Feature, decode_feature, parse_example, read_records
 from protovalue.errors import UserError
 
 _SHARD = r"-\d{5}-of-\d{5}$"  # how the names of all of the layouts' files end
@@ -100,7 +101,7 @@ def _read_file(
     """Yield the selected episodes of one file; the workers decode them."""
     by_name = _checkpoint_of(file)
     thinning = Thinning(proportion)
-    with Ahead(_records(file, tally, skip), depth=workers.window) as records:
+    with Ahead(_records(file, tally, skip), workers.window, lambda item: len(item[1]), WAITING_BYTES) as records:
         for where, record in records:
             checkpoint = _checkpoint_in(record, where)
             if split.takes(checkpoint if by_name is None else by_name) and thinning.take(checkpoint):
@@ -147,29 +148,40 @@ def _parse(record: bytes, where: str) -> tuple[Layout, dict[str, memoryview]]:
     return _layout_of(features, where), features
 
 
-def _numbers(features: dict[str, memoryview], key: str, where: str) -> NDArray[Any]:
+def _values(features: dict[str, memoryview], key: str, where: str) -> Feature:
     try:
-        values = decode_feature(features[key])
+        return decode_feature(features[key])
     except ValueError as error:
         raise UserError(f"{where}: the key {key!r} is damaged: {error}") from error
+
+
+def _numbers(features: dict[str, memoryview], key: str, where: str, kinds: str = "if") -> NDArray[Any]:
+    """Return a feature's numbers, of a kind in `kinds`: i for whole ones, f for others."""
+    values = _values(features, key, where)
     if isinstance(values, list):
-        raise UserError(f"{where}: the key {key!r} holds text, expected numbers")
+        found = "text" if values else "nothing"
+        raise UserError(f"{where}: the key {key!r} holds {found}, expected numbers")
+    if values.dtype.kind not in kinds:
+        raise UserError(f"{where}: the key {key!r} holds {values.dtype} numbers, expected whole ones")
     return values
 
 
 def _checkpoint_in(record: bytes, where: str) -> int:
     layout, features = _parse(record, where)
-    values = _numbers(features, layout.checkpoint, where)
+    values = _numbers(features, layout.checkpoint, where, "i")
     if len(values) != 1:
         raise UserError(f"{where}: the key {layout.checkpoint!r} holds {len(values)} numbers, expected 1")
-    return int(values[0])
+    number = int(values[0])
+    if not 0 <= number < 1 << 31:
+        raise UserError(f"{where}: found {layout.checkpoint} {number}, expected the number of a checkpoint")
+    return number
 
 
 def encode_record(record: bytes, where: str, manifest: Manifest) -> Encoded:
     """Turn one record into an episode of the data set; runs in a worker."""
     layout, features = _parse(record, where)
-    pngs = decode_feature(features[layout.observations])
-    actions = _numbers(features, layout.actions, where)
+    pngs = _values(features, layout.observations, where)
+    actions = _numbers(features, layout.actions, where, "i")
     rewards = _numbers(features, layout.rewards, where)
     ending = _numbers(features, layout.ending, where)
     if not isinstance(pngs, list):
@@ -203,11 +215,14 @@ def _frames(pngs: list[bytes], terminated: bool, where: str, manifest: Manifest)
 def _decode(png: bytes, number: int, where: str, shape: tuple[int, ...]) -> bytes:
     """Return the pixels of a grey image, row by row."""
     try:
-        with Image.open(io.BytesIO(png), formats=["PNG"]) as image:
-            pixels = image.tobytes()  # cheaper than by way of an array
+        with Image.open(io.BytesIO(png), formats=["PNG"]) as image:  # reads the head only
+            found = (image.mode, image.height, image.width)
+            pixels = image.tobytes() if found == ("L", *shape) else None  # cheaper than by way of an array
     except Exception as error:  # Pillow raises many kinds for a damaged image
-        raise DamagedError(f"{where}: observation {number} is not a PNG image: {error}") from error
-    if (image.mode, image.height, image.width) != ("L", *shape):
-        found = f"{image.height}x{image.width} {image.mode}"
-        raise UserError(f"{where}: observation {number}: found {found}, expected {shape[0]}x{shape[1]} L (8-bit grey)")
+        reason = " ".join(str(error).split())
+        raise DamagedError(f"{where}: observation {number} is not a PNG image: {reason}") from error
+    if pixels is None:
+        mode, height, width = found
+        expected = f"expected {shape[0]}x{shape[1]} L (8-bit grey)"
+        raise UserError(f"{where}: observation {number}: found {height}x{width} {mode}, {expected}")
     return pixels

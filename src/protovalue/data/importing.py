@@ -5,6 +5,7 @@ import logging
 import multiprocessing
 import os
 import re
+import threading
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -35,6 +36,7 @@ from protovalue.schema import checked, require
 log = logging.getLogger(__name__)
 
 STICKY = 0.25  # with which all of the public Atari data was recorded
+WAITING_BYTES = 128 << 20  # of sources that wait to be decoded; one that is larger waits alone
 
 
 @dataclass(frozen=True)
@@ -101,6 +103,8 @@ class Workers:
 
     def __init__(self, count: int) -> None:
         self.count = count
+        self._held = 0  # bytes that were handed over and are not done
+        self._lock = threading.Lock()
         self._pool: ProcessPoolExecutor | None = None
         if count > 1:
             spawn = multiprocessing.get_context("spawn")  # a fork would copy the threads' locks
@@ -111,17 +115,31 @@ class Workers:
         """Episodes under way at once: enough to keep every worker busy, few enough to bound the memory."""
         return 2 * self.count
 
+    @property
+    def full(self) -> bool:
+        """Whether as many bytes are waiting as may."""
+        return self._held >= WAITING_BYTES
+
     def submit(self, work: Callable[..., Encoded], *args: Any) -> Pending:
         """Do the work in a worker."""
         if self._pool is not None:
+            size = sum(len(arg) for arg in args if isinstance(arg, bytes))
+            with self._lock:
+                self._held += size
             with shielded():  # it may start a process
-                return self._pool.submit(work, *args)
+                submitted = self._pool.submit(work, *args)
+            submitted.add_done_callback(lambda _: self._release(size))
+            return submitted
         future: Future[Encoded] = Future()
         try:
             future.set_result(work(*args))
         except UserError as error:
             future.set_exception(error)
         return future
+
+    def _release(self, size: int) -> None:
+        with self._lock:  # a thread of the pool's calls this
+            self._held -= size
 
     def close(self) -> None:
         """End the processes; work that has not begun is dropped."""
@@ -198,7 +216,10 @@ def _in_order(plan: Plan, file: Source, tally: Tally, workers: Workers) -> Itera
     with contextlib.closing(plan.read(file, tally, workers)) as episodes:
         while True:
             try:
-                while len(pending) < workers.window and (item := next(episodes, None)) is not None:
+                while len(pending) < workers.window and not (pending and workers.full):
+                    item = next(episodes, None)
+                    if item is None:
+                        break
                     pending.append(item)
             except DamagedError as error:  # nothing more comes out of this file
                 note_damage(error, tally, plan.skip_damaged)

@@ -1,5 +1,6 @@
 """Looking at a data set: a summary, a contact sheet of frames, and the check of every byte."""
 
+import io
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from protovalue.config import DataInfoConfig, DataVerifyConfig
 from protovalue.data.dataset import Dataset, Folder, open_dataset
 from protovalue.data.format import End
 from protovalue.errors import UserError
-from protovalue.files import beside
+from protovalue.files import write_atomic
 from protovalue.progress import ProgressBar
 
 # Okabe and Ito's colour-blind-safe palette, then four more: enough for MinAtar's ten channels.
@@ -30,9 +31,10 @@ def info(config: DataInfoConfig) -> None:
     for name, value in summary(data).items():
         print(f"{name:<14}{value}")
     if config.picture:
+        image = io.BytesIO()
+        contact_sheet(data).save(image, "PNG")
         config.picture.parent.mkdir(parents=True, exist_ok=True)
-        with beside(config.picture) as new:
-            contact_sheet(data).save(new)
+        write_atomic(config.picture, image.getvalue())
         print(f"{'picture':<14}{config.picture}")
 
 

@@ -2,11 +2,11 @@
 
 import logging
 import os
-import queue
 import re
 import threading
 import time
 import zlib
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -187,7 +187,7 @@ class Stream:
         """Return the next `size` bytes, fewer only at the end of the file."""
         if self._local is not None:
             parts = []
-            while size and (part := self._local.read(size)):
+            while size and (part := self._local.read(min(size, BLOCK))):  # room is made only for what is there
                 parts.append(part)
                 size -= len(part)
             data = b"".join(parts)
@@ -333,7 +333,8 @@ class Gunzip:
         """Return the next `size` bytes, fewer only at the end."""
         while len(self._buffer) < size and self._more(size - len(self._buffer)):
             pass
-        data = bytes(self._buffer[:size])
+        with memoryview(self._buffer) as view:
+            data = bytes(view[:size])
         del self._buffer[:size]
         return data
 
@@ -364,36 +365,60 @@ class Gunzip:
 
 
 class Ahead(Generic[T]):
-    """An iterable run in a thread of its own, a few items ahead of who takes them. Use as a context manager."""
+    """An iterable run in a thread of its own, a few items ahead of who takes them. Use as a context manager.
+
+    With `weigh`, which tells an item's bytes, no more are waiting than weigh `budget` in all, or one that weighs more.
+    """
 
     _END = object()
 
-    def __init__(self, items: Iterable[T], depth: int = 4) -> None:
-        self._items, self._queue = items, queue.Queue[Any](depth)
-        self._stopped = threading.Event()
+    def __init__(
+        self, items: Iterable[T], depth: int = 4, weigh: Callable[[T], int] | None = None, budget: int = 0
+    ) -> None:
+        self._items, self._depth, self._weigh, self._budget = items, depth, weigh, budget
+        self._waiting: deque[tuple[Any, int]] = deque()
+        self._weight = 0
+        self._stopped = False
+        self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="ahead", daemon=True)
 
     def _run(self) -> None:
         last: Any = Ahead._END
         try:
             for item in self._items:
-                if not self._put(item):
+                if not self._put(item, self._weigh(item) if self._weigh else 0):
                     return
         except BaseException as error:  # handed over to who takes the items
             last = error
-        self._put(last)
+        self._put(last, 0)
 
-    def _put(self, item: Any) -> bool:
-        while not self._stopped.is_set():
-            try:
-                self._queue.put(item, timeout=0.1)
-            except queue.Full:
-                continue
+    def _put(self, item: Any, weight: int) -> bool:
+        with self._changed:
+            while not self._stopped and not self._has_room(weight):
+                self._changed.wait()
+            if self._stopped:
+                return False
+            self._waiting.append((item, weight))
+            self._weight += weight
+            self._changed.notify_all()
             return True
-        return False
+
+    def _has_room(self, weight: int) -> bool:
+        if not self._waiting:
+            return True
+        return len(self._waiting) < self._depth and (not weight or self._weight + weight <= self._budget)
+
+    def _take(self) -> Any:
+        with self._changed:
+            while not self._waiting:
+                self._changed.wait()
+            item, weight = self._waiting.popleft()
+            self._weight -= weight
+            self._changed.notify_all()
+            return item
 
     def __iter__(self) -> Iterator[T]:
-        while (item := self._queue.get()) is not Ahead._END:
+        while (item := self._take()) is not Ahead._END:
             if isinstance(item, BaseException):
                 raise item
             yield cast(T, item)
@@ -405,5 +430,7 @@ class Ahead(Generic[T]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._stopped.set()
+        with self._changed:
+            self._stopped = True
+            self._changed.notify_all()
         self._thread.join()

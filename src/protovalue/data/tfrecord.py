@@ -1,8 +1,8 @@
 """TFRecord files and the `tf.train.Example` messages in them, without TensorFlow."""
 
 import struct
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
 
 import google_crc32c
 import numpy as np
@@ -12,9 +12,15 @@ from protovalue.data.sources import DamagedError, Readable
 
 # A record: length (uint64), masked CRC-32C of these 8 bytes (uint32), the data, masked CRC-32C of the data (uint32).
 _HEAD = struct.Struct("<QI")
-_LARGEST = 4 << 30  # bytes: a length beyond this is damage, not data
+
+# A record is an episode: at most 27,000 steps (30 minutes of play), each with a PNG of 84 x 84 grey pixels. One of pure
+# noise has 8 KB, so that all have 216 MB. A length or a number of values beyond these is damage, not data.
+LARGEST = 256 << 20  # bytes of a record
+MOST_VALUES = 108_000  # values of one feature: four times as many
+_MOST_FEATURES = 1_000  # names in an Example; RL Unplugged has 9, TFDS 10
 
 Feature = list[bytes] | NDArray[Any]
+T = TypeVar("T")
 
 
 def masked_crc(data: bytes) -> int:
@@ -46,10 +52,13 @@ def read_records(
             if len(head) < _HEAD.size:
                 raise DamagedError(f"{name}: truncated in the record at byte {offset}")
             length, crc = _HEAD.unpack(head)
-            if masked_crc(head[:8]) != crc or length > _LARGEST:
+            if masked_crc(head[:8]) != crc:
                 raise DamagedError(
                     f"{name}: damaged record at byte {offset}: the checksum of its length does not match"
                 )
+            if length > LARGEST:
+                found = f"found a length of {length} bytes, expected at most {LARGEST}"
+                raise DamagedError(f"{name}: damaged record at byte {offset}: {found}")
             data = stream.read(length)
             tail = stream.read(4)
             if len(data) < length or len(tail) < 4:
@@ -73,26 +82,47 @@ def parse_example(data: bytes) -> dict[str, memoryview]:
         for entry_number, entry in _fields(_message(message)):
             if entry_number != 1:  # Features.feature: a map entry of key and value
                 continue
-            parts = dict(_fields(_message(entry)))
-            if 1 in parts:
-                features[bytes(_message(parts[1])).decode()] = _message(parts.get(2, memoryview(b"")))
+            key, value = memoryview(b""), memoryview(b"")
+            for part, content in _fields(_message(entry)):
+                if part == 1:
+                    key = _message(content)
+                elif part == 2:
+                    value = _message(content)
+            if len(features) == _MOST_FEATURES:
+                raise ValueError(f"found more than {_MOST_FEATURES} features")
+            features[bytes(key).decode()] = value
     return features
 
 
 def decode_feature(feature: memoryview) -> Feature:
-    """Return a Feature's values: a list of bytes, a float32 array or an int64 array; packed or not."""
+    """Return a Feature's values: a list of bytes, a float32 array or an int64 array; packed or not.
+
+    Raises ValueError where the message is damaged or has more than `MOST_VALUES`.
+    """
     for number, message in _fields(feature):
         if number == 1:  # bytes_list
-            return [bytes(_message(value)) for _, value in _fields(_message(message))]
+            return list(_few(bytes(_message(value)) for _, value in _fields(_message(message))))
         if number == 2:  # float_list
-            raw = b"".join(bytes(_message(value)) for _, value in _fields(_message(message)))
+            raw = b"".join(_few(bytes(_message(value)) for _, value in _fields(_message(message))))
+            if len(raw) > 4 * MOST_VALUES:
+                raise ValueError(f"found more than {MOST_VALUES} values")
             return np.frombuffer(raw, "<f4").astype(np.float32)
         if number == 3:  # int64_list
-            values: list[int] = []
-            for _, value in _fields(_message(message)):
-                values += [value] if isinstance(value, int) else _varints(value)
-            return np.array(values, np.uint64).view(np.int64)
+            values = (
+                inner
+                for _, value in _fields(_message(message))
+                for inner in ([value] if isinstance(value, int) else _varints(value))
+            )
+            return np.array(list(_few(values)), np.uint64).view(np.int64)
     return []
+
+
+def _few(values: Iterable[T]) -> Iterator[T]:
+    """Give the values on, up to as many as there may be."""
+    for count, value in enumerate(values):
+        if count == MOST_VALUES:
+            raise ValueError(f"found more than {MOST_VALUES} values")
+        yield value
 
 
 def _message(value: int | memoryview) -> memoryview:
@@ -136,9 +166,8 @@ def _varint(data: memoryview, at: int) -> tuple[int, int]:
         shift += 7
 
 
-def _varints(data: memoryview) -> list[int]:
-    values, at = [], 0
+def _varints(data: memoryview) -> Iterator[int]:
+    at = 0
     while at < len(data):
         value, at = _varint(data, at)
-        values.append(value)
-    return values
+        yield value

@@ -3,8 +3,7 @@
 import hashlib
 import os
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -129,12 +128,17 @@ class DatasetWriter:
 
     def commit(self, complete: bool = False) -> None:
         """Make everything until now safe against a power failure and bring the manifest up to date."""
+        manifest = replace(self.manifest, complete=complete, checksum=self._digest.hexdigest())
         for name, descriptor in self._files.items():
-            with self._naming(name):
+            try:
                 os.fsync(descriptor)
-        self.manifest = replace(self.manifest, complete=complete, checksum=self._digest.hexdigest())
-        with self._naming(fmt.MANIFEST):
-            self.manifest.write(self.path)
+            except OSError as error:
+                raise self._cannot_write(name, error) from error
+        try:
+            manifest.write(self.path)
+        except OSError as error:
+            raise self._cannot_write(fmt.MANIFEST, error) from error
+        self.manifest = manifest
         self._committed = time.monotonic()
 
     def append(
@@ -167,9 +171,11 @@ class DatasetWriter:
             fmt.REWARDS: rewards.tobytes(),
             fmt.EPISODES: record.tobytes(),
         }
-        for name, data in parts.items():
-            with self._naming(name):
+        try:
+            for name, data in parts.items():
                 write_all(self._files[name], data)
+        except OSError as error:
+            raise self._cannot_write(name, error) from error
         self._digest.update(parts[fmt.EPISODES])
         self.manifest = replace(
             manifest,
@@ -190,8 +196,10 @@ class DatasetWriter:
             sources = [source for source in found.provenance if source["first_episode"] < keep]
             counts, total = folder.counts(keep), checksum(folder.episodes[:keep])
             found = replace(found, **counts, provenance=sources, complete=False, checksum=total)
-            with self._naming(fmt.MANIFEST):
+            try:
                 found.write(self.path)  # before the files shrink: a kill in between must leave a data set that opens
+            except OSError as error:
+                raise self._cannot_write(fmt.MANIFEST, error) from error
         sizes = (
             found.frames_bytes,
             found.chunks * fmt.CHUNK.itemsize,
@@ -203,16 +211,10 @@ class DatasetWriter:
             truncate(self.path / name, size)
         return found
 
-    @contextmanager
-    def _naming(self, name: str) -> Iterator[None]:
+    def _cannot_write(self, name: str, error: OSError) -> UserError:
         """Name the file that could not be written, and what is safe all the same."""
-        try:
-            yield
-        except OSError as error:
-            raise UserError(
-                f"{self.path / name}: {error.strerror}; {self.manifest.episodes} complete episodes are kept, "
-                "the same command continues"
-            ) from error
+        kept = f"{self.manifest.episodes} complete episodes are kept, the same command continues"
+        return UserError(f"{self.path / name}: {error.strerror}; {kept}")
 
     def _release(self) -> None:
         for descriptor in self._files.values():

@@ -13,22 +13,24 @@ from torch import Tensor
 
 from protovalue.data.dataset import Dataset
 from protovalue.errors import UserError
-from protovalue.files import read_json, size_and_crc
+from protovalue.files import size_and_crc
 from protovalue.indicators.precompute import (
     ABOUT,
     IndicatorSpec,
     States,
+    StoredFile,
     all_scores,
     build_indicator,
     computed_once,
-    load_indicator,
+    load_checked,
     save_indicator,
+    sums_of,
 )
 from protovalue.indicators.random_network import RandomNetworkIndicator
 
 log = logging.getLogger(__name__)
 
-FORMAT = "protovalue cumulants, version 1"
+FORMAT = "protovalue cumulants, version 2"
 VALUES = "values.bin"
 
 
@@ -79,8 +81,13 @@ def cumulants(
     """Return the cumulants of a data set, from the cache or computed now; an interrupted computation continues."""
     fields = {"format": FORMAT, "data": data.checksum, "stack": data.stack, **asdict(spec)}
     key = hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()[:32]
-    final = computed_once(cache, key, "cumulants", lambda folder: _compute(data, spec, folder, device, quiet))
-    found = _load(final, data, spec)
+    found = computed_once(
+        cache,
+        key,
+        "cumulants",
+        lambda folder: _compute(data, spec, folder, device, quiet),
+        lambda folder: _load(folder, data, spec),
+    )
     constant = int((found.deviation == 0).sum())
     if constant:
         log.warning(
@@ -99,9 +106,9 @@ def _compute(data: Dataset, spec: CumulantSpec, folder: Path, device: str, quiet
     assert isinstance(indicator, RandomNetworkIndicator)
     with torch.no_grad():
         values = all_scores(States(data, final=True), indicator.networks, spec.tasks, folder / VALUES, device, quiet)
-    _, crc = size_and_crc(folder / VALUES, durable=True)
-    about = {"spec": asdict(spec), "states": len(values), "deviation": _deviation(values).tolist(), "crc32": crc}
-    save_indicator(indicator, folder, about)
+    file = StoredFile(*size_and_crc(folder / VALUES, durable=True))
+    save_indicator(indicator, folder, {"spec": asdict(spec), "deviation": _deviation(values).tolist()}, {VALUES: file})
+    sums_of(folder / VALUES).unlink()
 
 
 def _deviation(values: NDArray[np.float32], size: int = 16_384) -> NDArray[np.float64]:
@@ -115,14 +122,11 @@ def _deviation(values: NDArray[np.float32], size: int = 16_384) -> NDArray[np.fl
 
 
 def _load(folder: Path, data: Dataset, spec: CumulantSpec) -> Cumulants:
-    """Open finished cumulants; damage is a UserError that says what to remove."""
-    try:
-        about = read_json(folder / ABOUT)
-        indicator = load_indicator(folder)
-        assert isinstance(indicator, RandomNetworkIndicator)
-        if size_and_crc(folder / VALUES) != (4 * spec.tasks * data.num_frames, about["crc32"]):
-            raise UserError(f"{folder / VALUES}: damaged: its checksum does not match")
-    except (UserError, OSError, KeyError, ValueError) as error:
-        raise UserError(f"{error} (remove {folder} to compute the cumulants again)") from error
+    """Open finished cumulants; damage is a UserError."""
+    files = {VALUES: 4 * spec.tasks * data.num_frames}
+    indicator, about = load_checked(folder, files, data.observation_shape, spec.tasks)
+    if not isinstance(indicator, RandomNetworkIndicator) or len(about.deviation) != spec.tasks:
+        found = f"found {indicator.name} with {len(about.deviation)} deviations"
+        raise UserError(f"{folder / ABOUT}: {found}, expected rni with {spec.tasks}")
     values = np.memmap(folder / VALUES, "<f4", "r", shape=(data.num_frames, spec.tasks))
-    return Cumulants(indicator, data, values, np.array(about["deviation"], np.float32))
+    return Cumulants(indicator, data, values, np.array(about.deviation, np.float32))

@@ -7,14 +7,15 @@ import os
 import shutil
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors.torch import load_file, save_file
+from safetensors import SafetensorError
+from safetensors.torch import load, save
 from torch import Tensor
 
 from protovalue.data.dataset import Dataset
@@ -27,6 +28,7 @@ from protovalue.files import (
     read_json,
     refuse_links,
     size_and_crc,
+    write_atomic,
     write_json,
 )
 from protovalue.indicators.base import INDICATORS, Indicator
@@ -38,12 +40,15 @@ from protovalue.indicators.registry import (
 )
 from protovalue.indicators.threshold import exact_thresholds, proportion_warnings, sgd_thresholds
 from protovalue.progress import ProgressBar
-from protovalue.user_code import module_name
+from protovalue.schema import checked, require
+from protovalue.user_code import module_name, user_code
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 BITS, SCORES, NETWORKS, ABOUT = "bits.bin", "scores.bin", "indicator.safetensors", "indicator.json"
-FORMAT = "protovalue indicator rewards, version 1"
+FORMAT = "protovalue indicator rewards, version 2"
 PASS_BATCH = 512  # observations evaluated together: also the unit in which an interrupted pass continues
 STATISTICS_FROM = 100_000  # transitions, evenly spaced, that the input normalisation is computed from
 
@@ -114,37 +119,71 @@ def indicator_rewards(
 ) -> IndicatorRewards:
     """Return the rewards of a data set, from the cache or computed now; an interrupted computation continues."""
     _import_indicator(spec)
-    final = computed_once(
-        cache, cache_key(data, spec), "indicator rewards", lambda folder: _compute(data, spec, folder, device, quiet)
-    )
-    found = _load(final, data)
+    with user_code():
+        found = computed_once(
+            cache,
+            cache_key(data, spec),
+            "indicator rewards",
+            lambda folder: _compute(data, spec, folder, device, quiet),
+            lambda folder: _load(folder, data, spec),
+        )
     for line in proportion_warnings(found.proportions.tolist(), spec.proportion):
         log.warning("indicators: %s", line)
     return found
 
 
-def computed_once(cache: Path | None, key: str, what: str, compute: Callable[[Path], None]) -> Path:
-    """Return the cache's folder `key`, which `compute` fills if it is not there yet.
+def computed_once(
+    cache: Path | None, key: str, what: str, compute: Callable[[Path], None], load: Callable[[Path], T]
+) -> T:
+    """Return what `load` finds in the cache's folder `key`, which `compute` fills if it is not there yet or damaged.
 
     What `compute` leaves behind when it is killed, it finds again the next time; a full disk leaves nothing behind.
     """
     cache = default_cache() if cache is None else cache
-    cache.mkdir(parents=True, exist_ok=True)
     final = cache / key
-    if not final.is_dir():
-        beside = final.with_name(f"{final.name}.partial")
-        make_folder(beside)
-        refuse_links(beside)
-        with FolderLock(beside, wait=True):
-            if not final.is_dir():  # another process may have finished it while this one waited
-                try:
-                    compute(beside)
-                except OSError as error:
-                    shutil.rmtree(beside, ignore_errors=True)
-                    raise UserError(f"{final}: cannot write the {what}: {error.strerror}") from error
-                beside.rename(final)
-                fsync_folder(cache)
-    return final
+    if (found := _loaded(final, load)) is not None:
+        return found
+    beside = final.with_name(f"{final.name}.partial")
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        while True:
+            make_folder(beside)
+            refuse_links(beside)
+            with FolderLock(beside, wait=True):
+                # While this one waited, another process may have finished it, or failed and removed the folder.
+                if (found := _loaded(final, load, what)) is not None:
+                    return found
+                if beside.is_dir():
+                    _fill(beside, compute)
+                    beside.rename(final)
+                    fsync_folder(cache)
+                    return load(final)
+    except OSError as error:
+        shutil.rmtree(beside, ignore_errors=True)
+        raise UserError(f"{error.filename or final}: cannot write the {what}: {error.strerror}") from error
+
+
+def _loaded(folder: Path, load: Callable[[Path], T], what: str | None = None) -> T | None:
+    """Load what is in a folder; None if there is nothing, or damage. With `what`, damage is told and removed."""
+    if not folder.is_dir():
+        return None
+    try:
+        return load(folder)
+    except UserError as error:
+        if what is not None:
+            log.warning("%s; removed %s, to compute the %s again", error, folder, what)
+            shutil.rmtree(folder)
+        return None
+
+
+def _fill(folder: Path, compute: Callable[[Path], None]) -> None:
+    """Compute; what was refused before anything was computed leaves no folder behind."""
+    try:
+        compute(folder)
+    except Exception:
+        if all(path.name == "lock" for path in folder.iterdir()):
+            shutil.rmtree(folder)
+        raise
 
 
 def _import_indicator(spec: IndicatorSpec) -> None:
@@ -232,9 +271,11 @@ def _compute(data: Dataset, spec: IndicatorSpec, folder: Path, device: str, quie
             file.write(packed)
         file.flush()
         os.fsync(file.fileno())
-    about = {"spec": asdict(spec), "transitions": data.num_transitions, "counts": counts.tolist(), "crc32": crc}
-    save_indicator(indicator, folder, about)
-    (folder / SCORES).unlink(missing_ok=True)
+    size = (folder / BITS).stat().st_size
+    about = {"spec": asdict(spec), "transitions": data.num_transitions, "counts": counts.tolist()}
+    save_indicator(indicator, folder, about, {BITS: StoredFile(size, crc)})
+    for left in (folder / SCORES, sums_of(folder / SCORES)):
+        left.unlink(missing_ok=True)
 
 
 class States:
@@ -272,18 +313,37 @@ def all_scores(
     """Write a function's values on all states to a file and map it, (states, m); an interrupted pass goes on."""
     row = 4 * tasks
     needed = states.count * row
-    done = (path.stat().st_size if path.exists() else 0) // (row * PASS_BATCH) * PASS_BATCH
+    done = _whole_batches(path, row * PASS_BATCH) * PASS_BATCH
     free = shutil.disk_usage(path.parent).free
     if free < needed - done * row:
         raise UserError(
             f"{path.parent}: no room for {path.name}, a value per state and task: found {free >> 20} MiB, "
             f"expected {needed >> 20} MiB; choose another place with --cache"
         )
-    with path.open("ab") as file:
+    with path.open("ab") as file, sums_of(path).open("ab") as sums:
         file.truncate(done * row)
+        sums.truncate(done // PASS_BATCH * 4)
         for scores in _score_batches(states, function, done, device, quiet):
-            file.write(scores.numpy().astype("<f4").tobytes())
+            batch = scores.numpy().astype("<f4").tobytes()
+            file.write(batch)
+            sums.write(zlib.crc32(batch).to_bytes(4, "little"))
     return np.memmap(path, "<f4", "r", shape=(states.count, tasks))
+
+
+def sums_of(path: Path) -> Path:
+    """Return the file beside `path` with the CRC-32 of each of its batches: which of them an interrupted pass keeps."""
+    return path.with_name(f"{path.name}.crc")
+
+
+def _whole_batches(path: Path, size: int) -> int:
+    """Count the batches of `size` bytes that a pass left behind, up to the first that is not whole."""
+    if not path.exists() or not sums_of(path).exists():
+        return 0
+    count = 0
+    with path.open("rb") as file, sums_of(path).open("rb") as sums:
+        while len(batch := file.read(size)) == size and zlib.crc32(batch).to_bytes(4, "little") == sums.read(4):
+            count += 1
+    return count
 
 
 def _chunks(scores: NDArray[np.float32], size: int = 16_384) -> Iterator[Tensor]:
@@ -301,29 +361,103 @@ def _random_batches(scores: NDArray[np.float32], seed: int, size: int = 256) -> 
         step += 1
 
 
-def save_indicator(indicator: Indicator, folder: Path, about: Mapping[str, Any] | None = None) -> None:
-    """Write an indicator with its thresholds as JSON and safetensors."""
+@dataclass(frozen=True)
+class StoredFile:
+    """Size and checksum of a file beside indicator.json."""
+
+    bytes: int
+    crc32: int
+
+
+@dataclass(frozen=True)
+class IndicatorConfig:
+    """What `Indicator.config` returns."""
+
+    name: str
+    observation_shape: tuple[int, ...]
+    num_tasks: int
+    proportion: float
+    options: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class About:
+    """What indicator.json holds; what follows `files` depends on what was computed."""
+
+    format: str
+    indicator: IndicatorConfig
+    files: dict[str, StoredFile]
+    spec: dict[str, Any] = field(default_factory=dict)
+    transitions: int = 0
+    counts: list[int] = field(default_factory=list)
+    """States on which each task's reward is 1."""
+    deviation: list[float] = field(default_factory=list)
+    """Standard deviation of each network's output."""
+
+    def __post_init__(self) -> None:
+        require(self.format == FORMAT, "format", self.format, repr(FORMAT))
+
+
+def save_indicator(
+    indicator: Indicator,
+    folder: Path,
+    about: Mapping[str, Any] | None = None,
+    files: Mapping[str, StoredFile] | None = None,
+) -> None:
+    """Write an indicator with its thresholds as JSON and safetensors; `files` are others that lie there already."""
     make_folder(folder)
     refuse_links(folder)
-    save_file({name: tensor.cpu().contiguous() for name, tensor in indicator.state_dict().items()}, folder / NETWORKS)
-    write_json(folder / ABOUT, {"format": FORMAT, "indicator": indicator.config(), **(about or {})})
+    tensors = save({name: tensor.cpu().contiguous() for name, tensor in indicator.state_dict().items()})
+    write_atomic(folder / NETWORKS, tensors)
+    stored = {NETWORKS: StoredFile(len(tensors), zlib.crc32(tensors)), **(files or {})}
+    listed = {name: asdict(file) for name, file in stored.items()}
+    write_json(folder / ABOUT, {"format": FORMAT, "indicator": indicator.config(), "files": listed, **(about or {})})
 
 
 def load_indicator(folder: Path) -> Indicator:
     """Read what `save_indicator` wrote; `rewards(obs)` then gives the rewards of any observation."""
-    return indicator_from_config(read_json(folder / ABOUT)["indicator"], load_file(folder / NETWORKS))
+    return load_checked(folder)[0]
 
 
-def _load(folder: Path, data: Dataset) -> IndicatorRewards:
-    """Open finished rewards; damage is a UserError that says what to remove."""
+def load_checked(
+    folder: Path, files: Mapping[str, int] | None = None, shape: tuple[int, ...] | None = None, tasks: int | None = None
+) -> tuple[Indicator, About]:
+    """Read an indicator and what is said about it; whatever is wrong is a UserError.
+
+    Args:
+        folder: where `save_indicator` wrote it.
+        files: sizes of other files there, which must be whole, too.
+        shape: what the observations must be; None takes any.
+        tasks: how many tasks there must be; None takes any.
+    """
+    if not (folder / ABOUT).is_file():
+        raise UserError(f"{folder / ABOUT}: missing")
+    about = checked(About, read_json(folder / ABOUT), folder / ABOUT)
+    found = (about.indicator.observation_shape, about.indicator.num_tasks)
+    wanted = (found[0] if shape is None else shape, found[1] if tasks is None else tasks)
+    if found != wanted:
+        raise UserError(f"{folder / ABOUT}: found observations and tasks {found}, expected {wanted}")
+    for name, size in {NETWORKS: None, **(files or {})}.items():
+        path, expected = folder / name, about.files.get(name)
+        if not path.is_file():
+            raise UserError(f"{path}: missing")
+        if expected is None or size_and_crc(path) != (expected.bytes, expected.crc32):
+            raise UserError(f"{path}: damaged: its checksum does not match")
+        if size not in (None, expected.bytes):
+            raise UserError(f"{path}: found {expected.bytes} bytes, expected {size}")
     try:
-        about = read_json(folder / ABOUT)
-        indicator = load_indicator(folder)
-        rows = -(-indicator.num_tasks // 8)
-        if size_and_crc(folder / BITS) != (rows * data.num_transitions, about["crc32"]):
-            raise UserError(f"{folder / BITS}: damaged: its checksum does not match")
-    except (UserError, OSError, KeyError, ValueError) as error:
-        raise UserError(f"{error} (remove {folder} to compute the indicator rewards again)") from error
-    bits = np.memmap(folder / BITS, np.uint8, "r", shape=(data.num_transitions, rows))
-    proportions = np.array(about["counts"]) / data.num_transitions
-    return IndicatorRewards(indicator, bits, proportions)
+        return indicator_from_config(asdict(about.indicator), load((folder / NETWORKS).read_bytes())), about
+    except (SafetensorError, TypeError, ValueError, RuntimeError, OverflowError) as error:
+        reason = " ".join(str(error).split())
+        raise UserError(f"{folder / ABOUT}: the indicator cannot be made from it: {reason}") from error
+
+
+def _load(folder: Path, data: Dataset, spec: IndicatorSpec) -> IndicatorRewards:
+    """Open finished rewards; damage is a UserError."""
+    shape = (data.num_transitions, -(-spec.tasks // 8))
+    files = {BITS: shape[0] * shape[1]}
+    indicator, about = load_checked(folder, files, data.observation_shape, spec.tasks)
+    if len(about.counts) != spec.tasks:
+        raise UserError(f"{folder / ABOUT}: field counts: found {len(about.counts)} numbers, expected {spec.tasks}")
+    bits = np.memmap(folder / BITS, np.uint8, "r", shape=shape)
+    return IndicatorRewards(indicator, bits, np.array(about.counts) / data.num_transitions)
