@@ -6,7 +6,11 @@ from typing import Any
 import pytest
 
 from protovalue.config import (
+    BenchConfig,
     CollectConfig,
+    DataInfoConfig,
+    DemoConfig,
+    EnvOptions,
     ImportDqnReplayConfig,
     ImportMinariConfig,
     ImportRluConfig,
@@ -119,6 +123,43 @@ def test_settings_that_do_not_go_together(config: type[Any], given: dict[str, An
 def test_settings_that_do(config: type[Any], given: dict[str, Any]) -> None:
     made = config(**{**NEEDED[config], **given})
     assert all(getattr(made, name) == value for name, value in given.items())
+
+
+def test_what_a_setting_is_that_nobody_gives() -> None:
+    """As the help says it, and as the results of the documents were made."""
+    expected: dict[Any, dict[str, Any]] = {
+        CollectConfig: {"steps": 100_000, "policy": "random", "num_envs": None, "seed": 0, "options": EnvOptions()},
+        DataInfoConfig: {"picture": None},
+        ImportRluConfig: {
+            "skip_damaged": False, "workers": None, "split": "full", "checkpoints": None, "runs": None,
+            "proportion": 1.0, "game": None, "actions": "minimal",
+        },
+        ImportMinariConfig: {"skip_damaged": False, "workers": None, "env": None, "options": EnvOptions()},
+        PvnConfig: {
+            "method": "pvn", "preset": "small", "adam_epsilon": 1.5e-4, "seed": 0, "device": "auto",
+            "precision": "auto", "compile": False, "memory": 2048, "log_every": 100, "checkpoint_every": 1000,
+            "indicator": "rni", "threshold": "exact", "backup": "mean", "gamma": 0.99, "holdout": (),
+        },
+        TabularConfig: {
+            "map": None, "size": None, "walls": None, "gamma": 0.95, "dimensions": 4, "proportion": 0.1, "seed": 0,
+        },
+        StudyRunConfig: {"out": None, "jobs": 1},
+        StudyPlanConfig: {"out": None, "jobs": 1, "measure": "auto", "commands": False},
+        ReportConfig: {
+            "out": Path("report"), "paper": False, "features": "all", "mds": "classical", "draws": 2_000,
+        },
+        BenchConfig: {"quick": False},
+        DemoConfig: {"out": Path("demo")},
+    }  # fmt: skip
+    needed = {**NEEDED, DataInfoConfig: {"paths": (OUT,)}, BenchConfig: {"name": "data"}, DemoConfig: {}}
+    for config, values in expected.items():
+        made = config(**needed[config])
+        assert {name: getattr(made, name) for name in values} == values
+
+
+def test_options_of_an_environment_that_were_given() -> None:
+    assert EnvOptions().given() == {}
+    assert EnvOptions(sticky=0.0, episodic_life=False).given() == {"sticky": 0.0, "episodic_life": False}
 
 
 def test_what_a_preset_leaves_unset_where_it_does_not_apply(tmp_path: Path) -> None:
