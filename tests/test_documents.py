@@ -424,10 +424,11 @@ IN_WORDS = {  # where the words are there without the promise
 
 @pytest.mark.parametrize("document", [name for name in DOCUMENTS if name not in IN_WORDS])
 def test_a_promise_names_its_test(document: str) -> None:
-    """In the same paragraph or point of a list."""
-    for part in re.split(r"\n\s*\n|\n(?=- )", sentences(document)):
+    """In the same paragraph or point of a list, or in the next one."""
+    parts = re.split(r"\n\s*\n|\n(?=- )", sentences(document))
+    for part, following in zip(parts, [*parts[1:], ""], strict=True):
         if any(words in " ".join(part.split()) for words in PROMISES):
-            assert re.search(r"tests/\w|test_\w", part), f"{document}: {part}"
+            assert re.search(r"tests/\w|test_\w", part + following), f"{document}: {part}"
 
 
 @pytest.mark.parametrize("node", ELSEWHERE.values())

@@ -236,6 +236,13 @@ class PretrainConfig:
         require(self.seed >= 0, "--seed", self.seed, "0 or more")
 
 
+TRAINING = (
+    "steps", "batch_size", "learning_rate", "adam_epsilon", "precision", "compile", "memory", "log_every",
+    "checkpoint_every",
+)  # fmt: skip
+"""Fields of pretraining that say how gradient steps are taken."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class AgentConfig:
     """What the online agents share. A field that is None is set by the preset; config.json has the result."""

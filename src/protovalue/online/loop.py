@@ -442,7 +442,7 @@ def recorded_fields(config: AgentConfig, env: Env) -> dict[str, Any]:
 
 def config_from(cls: type[C], recorded: Mapping[str, Any], **changes: Any) -> C:
     """Make a config of a run's config.json again."""
-    known = {field.name: recorded[field.name] for field in fields(cls) if field.name in recorded}
+    known: dict[str, Any] = {field.name: recorded[field.name] for field in fields(cls) if field.name in recorded}
     dependent = {name: known.pop(name) for name in ("atoms", "value_range", "replay_dtype", "stages") if name in known}
     try:
         config = checked(cls, known, "field config")

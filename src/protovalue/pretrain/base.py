@@ -1,6 +1,5 @@
 """The interface of a method: what it samples, its parameters, its loss."""
 
-from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -15,11 +14,6 @@ from protovalue.data.sampler import Sampler
 from protovalue.nets.encoders import Encoder, make_encoder
 
 Sample = dict[str, Tensor]
-TRAINING = (
-    "steps", "batch_size", "learning_rate", "adam_epsilon", "precision", "compile", "memory", "log_every",
-    "checkpoint_every",
-)  # fmt: skip
-"""Fields that say how gradient steps are taken."""
 
 
 def seeded(seed: int, purpose: int) -> torch.Generator:
@@ -74,7 +68,7 @@ class Method(nn.Module):
         return replace(config, **{name: value for name, value in values.items() if getattr(config, name) is None})
 
     @classmethod
-    def unused(cls, config: PretrainConfig) -> Collection[str]:
+    def unused(cls, config: PretrainConfig) -> tuple[str, ...]:
         """Name the fields that a run of this config would not look at; one that is given all the same is refused."""
         return ()
 

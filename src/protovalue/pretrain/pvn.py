@@ -1,6 +1,5 @@
 """Proto-value networks: the encoder predicts the successor measure of random sets of states (Algorithm 1)."""
 
-from collections.abc import Collection
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -9,12 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from protovalue.config import PretrainConfig, require
+from protovalue.config import TRAINING, PretrainConfig, require
 from protovalue.data.dataset import Dataset, open_dataset
 from protovalue.indicators.precompute import IndicatorRewards, IndicatorSpec, indicator_rewards, save_indicator
 from protovalue.losses import td_loss
 from protovalue.nets.heads import TaskHeads
-from protovalue.pretrain.base import TRAINING, Method, Sample, seeded
+from protovalue.pretrain.base import Method, Sample, seeded
 from protovalue.pretrain.holdout import compare_with_rollouts
 from protovalue.pretrain.target import TargetNetwork
 
@@ -117,10 +116,10 @@ class ProtoValueNetwork(Method):
         )
 
     @classmethod
-    def unused(cls, config: PretrainConfig) -> Collection[str]:
+    def unused(cls, config: PretrainConfig) -> tuple[str, ...]:
         """Without tasks, name all that says what they are and how to train."""
         own = {field.name for field in fields(PvnConfig)} - {field.name for field in fields(PretrainConfig)}
-        return {*TRAINING, *own} - {"tasks"} if getattr(config, "tasks", None) == 0 else ()
+        return (*TRAINING, *(own - {"tasks"})) if getattr(config, "tasks", None) == 0 else ()
 
     def __init__(
         self, config: PvnConfig, data: Dataset | None, observation_shape: tuple[int, ...], device: str

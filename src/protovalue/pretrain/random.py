@@ -1,11 +1,10 @@
 """Random initialisation: the encoder as it was drawn. What the other methods must beat."""
 
-from collections.abc import Collection
 from dataclasses import dataclass
 from typing import ClassVar
 
-from protovalue.config import PretrainConfig
-from protovalue.pretrain.base import TRAINING, Method
+from protovalue.config import TRAINING, PretrainConfig
+from protovalue.pretrain.base import Method
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +24,7 @@ class RandomInitialization(Method):
     needs_data = False
 
     @classmethod
-    def unused(cls, config: PretrainConfig) -> Collection[str]:
+    def unused(cls, config: PretrainConfig) -> tuple[str, ...]:
         """Name all that says how to train."""
         return TRAINING
 
