@@ -1,15 +1,25 @@
-"""The temporal-difference losses, on numbers worked out by hand."""
+"""The losses, on numbers worked out by hand; and that their arithmetic is float32 in whatever they come."""
 
+import inspect
+import math
+
+import numpy as np
 import pytest
 import torch
 
+from protovalue import losses
 from protovalue.losses import (
+    backed_up,
     categorical_loss,
     categorical_target,
+    cloning_loss,
+    graph_drawing_loss,
+    latent_loss,
     q_loss,
     q_loss_slope,
     q_target,
     successor_measure_loss,
+    td_loss,
 )
 
 # Two transitions, two tasks, three actions.
@@ -18,6 +28,32 @@ NEXT = torch.tensor([[[3.0, 6.0, 0.0], [2.0, 2.0, 5.0]], [[9.0, 9.0, 9.0], [8.0,
 REWARD = torch.tensor([[True, False], [False, True]])
 ACTION = torch.tensor([2, 0])
 TERMINAL = torch.tensor([False, True])
+
+
+def test_what_is_backed_up():
+    assert backed_up(NEXT[0], "mean").tolist() == [3, 3]
+    assert backed_up(NEXT, "max").tolist() == [[6, 5], [9, 8]]
+
+
+def test_td_loss():
+    # Targets 1 + .5 * 2 = 2 and 0 + .5 * 4 = 2, and at the terminal 1 and 0.
+    loss, error = td_loss(
+        prediction=torch.tensor([[1.0, 2.0], [4.0, 1.0]]),
+        next_value=torch.tensor([[2.0, 4.0], [8.0, 8.0]]),
+        reward=torch.tensor([[True, False], [True, False]]),
+        terminal=torch.tensor([False, True]),
+        gamma=0.5,
+    )
+    assert error.tolist() == [[1.0, 0.0], [-3.0, -1.0]]
+    assert loss.item() == (1 + 0 + 9 + 1) / 4
+
+
+def test_no_gradient_flows_into_what_is_backed_up():
+    prediction, next_value = torch.ones(1, 1, requires_grad=True), torch.ones(1, 1, requires_grad=True)
+    loss, _ = td_loss(prediction, next_value, torch.zeros(1, 1), torch.tensor([False]), 0.9)
+    loss.backward()
+    assert next_value.grad is None
+    assert prediction.grad.item() == pytest.approx(2 * (1 - 0.9))
 
 
 def test_mean_backup():
@@ -82,6 +118,7 @@ def test_the_slope_is_the_loss_s_derivative(huber):
     (expected,) = torch.autograd.grad(q_loss(prediction, target, huber).sum(), prediction)
     torch.testing.assert_close(q_loss_slope(prediction.detach(), target, huber), expected)
     assert expected.tolist() == ([-0.5, 1.0, -1.0] if huber else [-1.0, 3.0, -6.0])
+    assert q_loss_slope(prediction.detach(), target).tolist() == [-1.0, 3.0, -6.0]
 
 
 def test_categorical_target():
@@ -92,6 +129,11 @@ def test_categorical_target():
     reward, discount = torch.tensor([0.5, 0.0, -3.0]), torch.tensor([0.5, 0.0, 1.0])
     expected = torch.tensor([[0.0, 0.35, 0.65], [0.0, 1.0, 0.0], [1.0, 0.0, 0.0]])
     torch.testing.assert_close(categorical_target(reward, discount, probability, support), expected)
+    # Atoms half a unit apart, discount .2: .5 and 1.5 go to .1 and .3, a fifth and three fifths of the way to .5.
+    found = categorical_target(
+        torch.tensor([0.0]), torch.tensor([0.2]), torch.tensor([[0.0, 0.4, 0.0, 0.6]]), torch.tensor([0.0, 0.5, 1, 1.5])
+    )
+    torch.testing.assert_close(found, torch.tensor([[0.4 * 0.8 + 0.6 * 0.4, 0.4 * 0.2 + 0.6 * 0.6, 0.0, 0.0]]))
 
 
 def test_categorical_loss():
@@ -99,3 +141,124 @@ def test_categorical_loss():
     target = torch.tensor([[0.5, 0.5, 0.0]])
     expected = -(0.5 * torch.tensor(0.5).log() + 0.5 * torch.tensor(0.25).log())
     torch.testing.assert_close(categorical_loss(logits, target), expected[None])
+
+
+def test_cloning_loss():
+    """Softmax of (log 1, log 2, log 5) is (1, 2, 5) / 8; equal scores are -log(1/3) whatever the action."""
+    scores = torch.tensor([[0.0, math.log(2), math.log(5)], [7.0, 7.0, 7.0]])
+    loss = cloning_loss(scores, torch.tensor([1, 2]))
+    assert loss.tolist() == pytest.approx([math.log(4), math.log(3)])
+
+
+def test_graph_drawing_loss():
+    """Two states, d = 2. Attraction: 1/2 of the mean of |(1, -2)|^2 = 5 and |(2, 0)|^2 = 4, so 9/4.
+
+    Repulsion: the product of the two is 1 * 3 + 2 * 0 = 3, its square 9; the norms' squares are 5 and 9: 9 - 14 + 2.
+    """
+    features = torch.tensor([[1.0, 2.0], [3.0, 0.0]])
+    attraction, repulsion = graph_drawing_loss(features, torch.tensor([[0.0, 4.0], [1.0, 0.0]]))
+    assert attraction.item() == 9 / 4
+    assert repulsion.item() == 9 - 14 + 2
+
+
+def test_repulsion_is_zero_for_orthonormal_functions_and_unbiased():
+    """Over all ordered pairs of a small population, the mean is sum_jk (E f_j f_k - [j = k])^2 by definition."""
+    f = np.random.default_rng(0).normal(size=(6, 3))
+    pairs = [(a, b) for a in range(6) for b in range(6)]  # independent draws: a state may meet itself
+    batches = (torch.tensor(f[list(pair)]) for pair in pairs)
+    found = np.mean([graph_drawing_loss(batch, batch)[1].item() for batch in batches])
+    assert found == pytest.approx(((f.T @ f / 6 - np.eye(3)) ** 2).sum())
+    orthonormal = np.sqrt(6) * np.linalg.qr(f)[0]
+    batches = (torch.tensor(orthonormal[list(pair)]) for pair in pairs)
+    assert np.mean([graph_drawing_loss(batch, batch)[1].item() for batch in batches]) == pytest.approx(0, abs=1e-12)
+
+
+def test_repulsion_of_a_larger_batch_is_the_mean_over_its_pairs():
+    f = torch.tensor(np.random.default_rng(1).normal(size=(5, 2)))
+    pairs = [graph_drawing_loss(f[[a, b]], f[[a, b]])[1].item() for a in range(5) for b in range(5) if a != b]
+    assert graph_drawing_loss(f, f)[1].item() == pytest.approx(np.mean(pairs))
+
+
+def test_latent_loss():
+    """Two segments of two steps. Distances of unit vectors: equal 0, at right angles 2, opposite 4; at 60 degrees 1."""
+    prediction = torch.tensor([[[2.0, 0.0], [3.0, 0.0]], [[1.0, 0.0], [5.0, 0.0]]], requires_grad=True)
+    target = torch.tensor([[[7.0, 0.0], [0.0, 1.0]], [[0.5, math.sqrt(3) / 2], [-9.0, 0.0]]], requires_grad=True)
+    everything = torch.ones(2, 2, dtype=torch.bool)
+    assert latent_loss(prediction, target, everything).item() == pytest.approx((0 + 2 + 1 + 4) / 4)
+    ended = torch.tensor([[True, True], [True, False]])
+    loss = latent_loss(prediction, target, ended)
+    assert loss.item() == pytest.approx((0 + 2 + 1) / 3)
+    loss.backward()
+    assert target.grad is None
+    assert prediction.grad[1, 1].tolist() == [0, 0], "no gradient from a step that does not exist"
+    assert prediction.grad[1, 0].abs().sum() > 0
+
+
+def test_latent_loss_of_short_vectors_and_of_nothing():
+    """0.0005 is divided by 0.001: half a unit vector, at a distance of a quarter. No step at all is no loss."""
+    short, unit, one = torch.tensor([[[0.0005, 0.0]]]), torch.tensor([[[2.0, 0.0]]]), torch.ones(1, 1).bool()
+    assert latent_loss(short, unit, one).item() == pytest.approx(0.25)
+    assert latent_loss(-unit, unit, ~one).item() == 0.0
+
+
+def numbers(*shape: int) -> torch.Tensor:
+    """Numbers that bfloat16 holds exactly, between -2 and 2 in steps of 1/64: their sums and products it does not."""
+    return torch.randint(-128, 129, shape, generator=torch.Generator().manual_seed(sum(shape))) / 64
+
+
+PROBABILITY = torch.tensor([[0.25, 0.625, 0.125], [0.5, 0.25, 0.25]])
+CASES = {
+    "backed_up": (numbers(9, 3, 7), "mean"),
+    "td_loss": (numbers(9, 4), numbers(4, 9).T, numbers(9, 4) > 0, torch.arange(9) == 3, 0.99),
+    "successor_measure_loss": (PSI, NEXT, REWARD, ACTION, TERMINAL, 0.99),
+    "q_target": (numbers(5), torch.tensor([0.99, 0.99, 0.0, 0.999, 0.99]), numbers(5, 3), numbers(3, 5).T),
+    "q_loss": (numbers(6), numbers(2, 3).flatten(), False),
+    "q_loss_slope": (numbers(6), numbers(2, 3).flatten(), False),
+    "categorical_target": (numbers(2), torch.tensor([0.99, 0.999]), PROBABILITY, torch.tensor([-1.0, 0.0, 1.0])),
+    "categorical_loss": (numbers(2, 3), PROBABILITY),
+    "cloning_loss": (numbers(5, 3), torch.tensor([0, 2, 1, 1, 0])),
+    "graph_drawing_loss": (numbers(9, 4), numbers(4, 9).T),
+    "latent_loss": (numbers(5, 2, 8), numbers(8, 2, 5).permute(2, 1, 0), torch.ones(5, 2, dtype=torch.bool)),
+}
+
+
+def test_every_loss_is_checked_for_its_precision():
+    own = {
+        name for name, found in inspect.getmembers(losses, inspect.isfunction) if found.__module__ == losses.__name__
+    }
+    assert own == CASES.keys()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_arithmetic_is_float32_whatever_the_arguments_are(name):
+    """Inside the CPU's own bfloat16 autocast, what comes as bfloat16 gives what float64 gives, to float32's precision.
+
+    Discounts are tensors in float32, because bfloat16 has no 0.99.
+    """
+    function, arguments = getattr(losses, name), CASES[name]
+    discounts = {id(value) for value in arguments[1:2] if name in ("q_target", "categorical_target")}
+
+    def converted(dtype):
+        for value in arguments:
+            floating = isinstance(value, torch.Tensor) and value.is_floating_point()
+            yield value.to(dtype) if floating and not (dtype == torch.bfloat16 and id(value) in discounts) else value
+
+    with torch.autocast("cpu", torch.bfloat16):
+        found = function(*converted(torch.bfloat16))
+    exact = function(*converted(torch.float64))
+    pairs = zip(found, exact, strict=True) if isinstance(found, tuple) else [(found, exact)]
+    for ours, double in pairs:
+        assert (ours.dtype, double.dtype) == (torch.float32, torch.float64)
+        torch.testing.assert_close(ours.double(), double, rtol=2e-6, atol=2e-6)
+
+
+@pytest.mark.parametrize(("gamma", "target"), [(0.99, 1 + 0.99 * 3), (0.999, 1 + 0.999 * 3)])
+def test_the_discount_is_not_rounded(gamma, target):
+    """In bfloat16 0.99 is 0.98828 and 0.999 is 1: targets of 3.96484 and 4 for 3.97 and 3.997."""
+    one, three = torch.ones(1, 1, dtype=torch.bfloat16), torch.full((1, 1), 3.0, dtype=torch.bfloat16)
+    with torch.autocast("cpu", torch.bfloat16):
+        loss, error = td_loss(0 * one, three, one > 0, torch.tensor([False]), gamma=gamma)
+        found = q_target(one, torch.full((1, 1), gamma), three[..., None])
+    assert error.item() == pytest.approx(target, rel=1e-7)
+    assert loss.item() == pytest.approx(target**2, rel=1e-6)
+    assert found.item() == pytest.approx(target, rel=1e-7)

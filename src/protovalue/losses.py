@@ -1,4 +1,7 @@
-"""What is minimised: temporal-difference losses (successor measure, action values) and those of the other methods."""
+"""What is minimised: temporal-difference losses (successor measure, action values) and those of the other methods.
+
+All of it is computed in float32, in whatever precision and under whatever autocast it is called.
+"""
 
 from typing import Literal
 
@@ -6,9 +9,25 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
+from protovalue.precision import in_float32
+
 Backup = Literal["mean", "max"]
 
 
+@in_float32
+def backed_up(values: Tensor, backup: Backup) -> Tensor:
+    """Return what is known of a state from the values of its actions, (..., A) to (...).
+
+    Their mean makes psi the value of the uniform random policy, their maximum that of the optimal one.
+    """
+    if backup == "mean":
+        return values.mean(dim=-1)
+    if backup == "max":
+        return values.amax(dim=-1)
+    raise ValueError(f"backup: found {backup!r}, expected 'mean' or 'max'")
+
+
+@in_float32
 def td_loss(
     prediction: Tensor, next_value: Tensor, reward: Tensor, terminal: Tensor, gamma: float
 ) -> tuple[Tensor, Tensor]:
@@ -21,7 +40,7 @@ def td_loss(
 
     Args:
         prediction: psi_j(x, a) of the taken action (B, m).
-        next_value: v_j(x'), what the target network backs up (B, m).
+        next_value: v_j(x'), `backed_up` from the target network's values of the next actions (B, m).
         reward: r_j(x) (B, m), boolean or float.
         terminal: Whether x' ends the episode (B,), boolean; a truncated episode is not terminal.
         gamma: Discount factor.
@@ -32,6 +51,7 @@ def td_loss(
     return error.square().mean(), error
 
 
+@in_float32
 def successor_measure_loss(
     psi: Tensor,
     target_psi_next: Tensor,
@@ -45,8 +65,7 @@ def successor_measure_loss(
 
         ( r_j(x) + gamma (1 - terminal) backup over a' of psi^-_j(x', a')  -  psi_j(x, a) )^2
 
-    The mean over a' makes psi_j the value of the uniform random policy, the maximum that of the optimal one.
-    `td_loss` is the same for a caller that already has psi_j(x, a) and the backed-up value.
+    `td_loss` is the same for a caller that already has psi_j(x, a) and the backed-up value, as networks have.
 
     Args:
         psi: Predictions psi_j(x, a) (B, m, A).
@@ -60,17 +79,12 @@ def successor_measure_loss(
     Returns:
         The loss, a scalar.
     """
-    if backup == "mean":
-        next_value = target_psi_next.mean(dim=-1)  # (B, m)
-    elif backup == "max":
-        next_value = target_psi_next.amax(dim=-1)
-    else:
-        raise ValueError(f"backup: found {backup!r}, expected 'mean' or 'max'")
     index = action.view(-1, 1, 1).expand(-1, psi.shape[1], 1)
     taken = psi.gather(-1, index).squeeze(-1)  # (B, m)
-    return td_loss(taken, next_value, reward, terminal, gamma)[0]
+    return td_loss(taken, backed_up(target_psi_next, backup), reward, terminal, gamma)[0]
 
 
+@in_float32
 def q_target(reward: Tensor, discount: Tensor, target_next: Tensor, online_next: Tensor | None = None) -> Tensor:
     """Return r + discount * max over a' of Q^-(x', a'), without gradient.
 
@@ -89,6 +103,7 @@ def q_target(reward: Tensor, discount: Tensor, target_next: Tensor, online_next:
     return (reward + discount * value).detach()
 
 
+@in_float32
 def q_loss(prediction: Tensor, target: Tensor, huber: bool = False) -> Tensor:
     """Return the loss of each prediction (...): e^2 of the error e = target - prediction.
 
@@ -102,12 +117,14 @@ def q_loss(prediction: Tensor, target: Tensor, huber: bool = False) -> Tensor:
     return 0.5 * inside.square() + (size - inside)
 
 
+@in_float32
 def q_loss_slope(prediction: Tensor, target: Tensor, huber: bool = False) -> Tensor:
     """Return the derivative of `q_loss` by the prediction: -2 e, or with `huber` -clip(e, -1, 1)."""
     error = prediction - target
     return error.clamp(-1.0, 1.0) if huber else error.mul_(2.0)
 
 
+@in_float32
 def categorical_target(reward: Tensor, discount: Tensor, next_probability: Tensor, support: Tensor) -> Tensor:
     """Project the distribution of r + discount * Z onto the support (Bellemare et al., 2017, equation 7), no gradient.
 
@@ -128,16 +145,19 @@ def categorical_target(reward: Tensor, discount: Tensor, next_probability: Tenso
     return torch.matmul(nearness, next_probability.unsqueeze(-1)).squeeze(-1).detach()
 
 
+@in_float32
 def categorical_loss(logits: Tensor, target: Tensor) -> Tensor:
     """Return the cross-entropy -sum_i p_i log softmax(logits)_i of each prediction (..., N) to (...)."""
     return -(target * F.log_softmax(logits, dim=-1)).sum(dim=-1)
 
 
+@in_float32
 def cloning_loss(scores: Tensor, action: Tensor) -> Tensor:
     """Return the cross-entropy -log softmax(scores)_a of each logged action: (B, A) and (B,), int64, to (B,)."""
     return F.cross_entropy(scores, action, reduction="none")
 
 
+@in_float32
 def graph_drawing_loss(features: Tensor, next_features: Tensor) -> tuple[Tensor, Tensor]:
     """Return the two terms of the graph-drawing objective (Wu et al., 2019, equations 4 and 6): attraction, repulsion.
 
@@ -161,6 +181,7 @@ def graph_drawing_loss(features: Tensor, next_features: Tensor) -> tuple[Tensor,
     return attraction, products - 2 * norms.mean() + d
 
 
+@in_float32
 def latent_loss(prediction: Tensor, target: Tensor, valid: Tensor) -> Tensor:
     """Return the squared distance of unit vectors, averaged over the steps that exist (Schwarzer et al., 2021); or 0.
 
@@ -173,7 +194,7 @@ def latent_loss(prediction: Tensor, target: Tensor, valid: Tensor) -> Tensor:
         target: z, what the target network sees there (B, K, n).
         valid: Whether step k exists: False after the episode's end (B, K).
     """
-    y, z = (F.normalize(x.to(torch.float32), dim=-1, eps=1e-3) for x in (prediction, target.detach()))
+    y, z = (F.normalize(x, dim=-1, eps=1e-3) for x in (prediction, target.detach()))
     distance = (y - z).square().sum(dim=-1)  # (B, K)
     weight = valid.to(distance.dtype)
     return (distance * weight).sum() / weight.sum().clamp_min(1)

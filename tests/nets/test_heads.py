@@ -1,4 +1,4 @@
-"""Task heads: the three ways to evaluate them against the plain sums, values and gradients."""
+"""Task heads: the ways to evaluate them against the plain sums, values, gradients and precision."""
 
 import math
 
@@ -34,7 +34,11 @@ def test_by_hand() -> None:
     features = torch.tensor([[1.0, 1.0], [2.0, 0.0]])
     assert made.all_actions(features).tolist() == [[[13.0, 27.0]], [[12.0, 26.0]]]
     assert made.taken(features, torch.tensor([1, 0])).tolist() == [[27.0], [12.0]]
-    assert made.mean(features).tolist() == [[20.0], [19.0]]
+    assert made.mean(features).tolist() == made.backed_up(features, "mean").tolist() == [[20.0], [19.0]]
+    assert made.backed_up(features, "max").tolist() == [[27.0], [26.0]]
+    assert made.backed_up(-features, "max").tolist() == [[13.0], [14.0]]
+    with pytest.raises(ValueError, match="backup: found 'least'"):
+        made.backed_up(features, "least")  # type: ignore[arg-type]
 
 
 def test_the_three_agree_with_the_plain_computation() -> None:
@@ -43,7 +47,26 @@ def test_the_three_agree_with_the_plain_computation() -> None:
     torch.testing.assert_close(made.all_actions(FEATURES), psi)
     taken = torch.stack([psi[n, :, a] for n, a in enumerate(ACTIONS.tolist())])
     torch.testing.assert_close(made.taken(FEATURES, ACTIONS), taken)
+    torch.testing.assert_close(made._taken_of_all(FEATURES, ACTIONS), taken)
     torch.testing.assert_close(made.mean(FEATURES), psi.mean(2))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_products_are_float32_in_whatever_the_features_come(dtype: torch.dtype) -> None:
+    """Inside the CPU's own bfloat16 autocast, against float64 on the same features."""
+    made, features = heads(), FEATURES.to(dtype)
+    psi = torch.einsum("ni,aji->nja", features.double(), made.weight.double()) + made.bias.T
+    with torch.autocast("cpu", torch.bfloat16):
+        found = [
+            (made.all_actions(features), psi),
+            (made.taken(features, ACTIONS), psi[torch.arange(7), :, ACTIONS]),
+            (made.mean(features), psi.mean(2)),
+            (made.backed_up(features, "mean"), psi.mean(2)),
+            (made.backed_up(features, "max"), psi.amax(2)),
+        ]
+    for ours, exact in found:
+        assert ours.dtype == torch.float32
+        torch.testing.assert_close(ours.double(), exact, rtol=1e-6, atol=1e-6)
 
 
 def test_gradients_of_the_taken_actions() -> None:

@@ -1,6 +1,6 @@
 """Small worlds as data sets: a state is a picture with one pixel on, so that every oracle knows what it sees."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +10,10 @@ import torch
 from protovalue.config import PretrainConfig
 from protovalue.data.dataset import Dataset
 from protovalue.data.format import End
+from protovalue.indicators.base import Indicator
+from protovalue.nets.encoders import Encoder
+from protovalue.nets.heads import TaskHeads
+from protovalue.nets.layers import planes
 from protovalue.pretrain.base import Method
 from protovalue.pretrain.loop import pretrain
 from protovalue.pretrain.methods import method_class
@@ -21,9 +25,56 @@ ATARI = {"frame_shape": (84, 84), "stack": 4, "env_id": "atari/Pong", "env_optio
 SIZE = 4  # pixels of a picture's side: up to 16 states
 
 
+class Table(Encoder):
+    """Features that are the pixels: with one pixel on, a linear head has one free number for each state."""
+
+    def __init__(self, observation_shape: tuple[int, ...], width: int, generator: torch.Generator) -> None:
+        super().__init__(observation_shape)
+        self.num_features = int(np.prod(observation_shape))
+
+    def forward(self, obs: torch.Tensor) -> torch.Tensor:
+        return planes(obs, self.observation_shape).flatten(1)
+
+
+class Singletons(Indicator):
+    """Set j holds the states whose pixel j is on."""
+
+    name = "singletons"
+    tuned_on_data = False
+
+    def __init__(self, observation_shape, num_tasks, proportion, generator) -> None:
+        super().__init__(observation_shape, num_tasks, proportion)
+        self.set_thresholds(torch.ones(num_tasks))
+
+    def scores(self, obs: torch.Tensor) -> torch.Tensor:
+        return obs.flatten(1)[:, : self.num_tasks].float()
+
+
 def pictures(states: np.ndarray) -> np.ndarray:
     """Draw states (N,) as frames (N, 4, 4), bool."""
     return np.eye(SIZE * SIZE, dtype=bool)[states].reshape(-1, SIZE, SIZE)
+
+
+def episodes(
+    path: Path, *given: tuple[Sequence[int], Sequence[int], Sequence[float], End], actions: int = 2
+) -> Dataset:
+    """Write episodes given as states, actions, rewards and how they ended."""
+    made_up = [
+        MadeUp(pictures(np.array(states)), np.array(taken, np.int32), np.array(rewards, np.float32), end)
+        for states, taken, rewards, end in given
+    ]
+    shape = {"frame_shape": (SIZE, SIZE), "frame_dtype": "bool", "stack": 1, "env_options": {}}
+    return write(path, made_up, num_actions=actions, **shape)
+
+
+# Transitions (x, a, x', terminal) of `two_episodes`.
+TRANSITIONS = [(0, 1, 1, False), (1, 0, 2, True), (2, 0, 0, False), (0, 1, 1, False)]
+
+
+def two_episodes(path: Path) -> Dataset:
+    """Write 0 -> 1 -> 2 by actions 1, 0, where it terminates, and 2 -> 0 -> 1 by actions 0, 1, cut by a time limit."""
+    first, second = ((0, 1, 2), (1, 0), (0, 0), End.TERMINATED), ((2, 0, 1), (0, 1), (0, 0), End.TRUNCATED)
+    return episodes(path, first, second)
 
 
 def successors(world: World) -> np.ndarray:
@@ -34,7 +85,7 @@ def successors(world: World) -> np.ndarray:
 def walks(
     path: Path,
     after: np.ndarray,
-    episodes: int,
+    count: int,
     length: int,
     policy: Callable[[int], int] | None = None,
     reward: Callable[[int], float] = lambda state: 0.0,
@@ -44,28 +95,40 @@ def walks(
     rng = np.random.default_rng(0)
     actions, n = after.shape
     starts = [state for state in range(n) if state not in ends]
-    made = []
-    for _ in range(episodes):
+    made_up = []
+    for _ in range(count):
         states, taken = [int(rng.choice(starts))], []
         while len(taken) < length and states[-1] not in ends:
             taken.append(policy(states[-1]) if policy else int(rng.integers(actions)))
             states.append(int(after[taken[-1], states[-1]]))
-        rewards = np.array([reward(state) for state in states[1:]], np.float32)
         end = End.TERMINATED if states[-1] in ends else End.TRUNCATED
-        made.append(MadeUp(pictures(np.array(states)), np.array(taken, np.int32), rewards, end))
-    return write(path, made, frame_shape=(SIZE, SIZE), frame_dtype="bool", stack=1, num_actions=actions, env_options={})
+        made_up.append((states, taken, [reward(state) for state in states[1:]], end))
+    return episodes(path, *made_up, actions=actions)
 
 
 def trained(config: PretrainConfig, data: Dataset) -> Method:
     """Run a config to its end and return the method with what it learned."""
     pretrain(config, quiet=True)
-    cls = method_class(config.method)
-    method = cls(cls.resolve(replace(config, threads=1), data.env_id), data, data.observation_shape, "cpu")
+    method = made(replace(config, threads=1), data)
     tensors = read_checkpoint(config.out).tensors
     method.load_state_dict(
         {name[7:]: torch.from_numpy(array) for name, array in tensors.items() if name.startswith("method.")}
     )
     return method.eval()
+
+
+def made(config: PretrainConfig, data: Dataset) -> Method:
+    """Build the method of a config as the loop does, before its first step."""
+    cls = method_class(config.method)
+    return cls(cls.resolve(config, data.env_id), data, data.observation_shape, "cpu")
+
+
+def fill_table(heads: TaskHeads, values: np.ndarray) -> None:
+    """Let heads on `Table` predict values (n, m, A)."""
+    with torch.no_grad():
+        heads.bias.zero_()
+        heads.weight.zero_()
+        heads.weight[:, :, : len(values)] = torch.from_numpy(values).float().permute(2, 1, 0)
 
 
 def atari_shaped(path: Path, transitions: int = 40) -> Dataset:

@@ -6,18 +6,50 @@ import numpy as np
 import pytest
 import torch
 
-from protovalue.losses import cloning_loss
 from protovalue.pretrain.bc import BcConfig
 from protovalue.runs import read_metrics
 from protovalue.tabular.gridworlds import open_grid
-from tests.pretrain.helpers import pictures, successors, trained, walks
+from tests.pretrain.helpers import made, pictures, successors, trained, walks
+
+AFTER = np.array([[1, 2, 3, 0], [3, 0, 1, 2], [2, 3, 0, 1]])  # where three actions lead in four states
 
 
-def test_loss_by_hand():
-    """Softmax of (log 1, log 2, log 5) is (1, 2, 5) / 8; equal scores are -log(1/3) whatever the action."""
-    scores = torch.tensor([[0.0, math.log(2), math.log(5)], [7.0, 7.0, 7.0]])
-    loss = cloning_loss(scores, torch.tensor([1, 2]))
-    assert loss.tolist() == pytest.approx([math.log(4), math.log(3)])
+def test_loss_by_hand(table, tmp_path):
+    """Scores log 1, log 2 and log 5 in every state, then the likeliest action is 2 and -log p is log 8, 4 and 8/5."""
+    data = walks(tmp_path / "set", AFTER, 5, 6)
+    method = made(BcConfig(out=tmp_path / "run", data=(tmp_path / "set",), encoder=table, batch_size=32), data)
+    with torch.no_grad():
+        method.head.weight.zero_()
+        method.head.bias.copy_(torch.tensor([1.0, 2.0, 5.0]).log())
+    loss, logged = method.loss(method.sample(2))
+    episode, at = data.locate(method.sampler.indices(2))
+    actions = data.actions(episode, at)
+    assert loss.item() == pytest.approx(np.mean([math.log(8 / (1, 2, 5)[a]) for a in actions]), rel=1e-6)
+    assert logged["accuracy"].item() == pytest.approx(np.mean(actions == 2))
+
+
+def test_it_learns_the_frequencies_of_actions_in_each_state(table, tmp_path):
+    """A table's best scores are the logarithms of what was done in each state, counted."""
+    rng = np.random.default_rng(5)
+    chances = [[0.6, 0.3, 0.1], [0.2, 0.2, 0.6], [0.1, 0.8, 0.1], [0.3, 0.3, 0.4]]
+    data = walks(tmp_path / "set", AFTER, 40, 10, policy=lambda state: int(rng.choice(3, p=chances[state])))
+    method = made(BcConfig(out=tmp_path / "run", data=(tmp_path / "set",), encoder=table, batch_size=400), data)
+    whole = method.sampler.transitions(np.arange(400))
+    method.sampler.batch = lambda step: whole
+    optimizer = torch.optim.LBFGS(method.head.parameters(), max_iter=60, line_search_fn="strong_wolfe")
+
+    def closure():
+        optimizer.zero_grad()
+        loss, _ = method.loss(method.sample(0))
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+    counts = np.zeros((4, 3))
+    np.add.at(counts, (whole.obs.reshape(400, -1).argmax(axis=1), whole.action), 1)
+    with torch.no_grad():
+        learned = method.head(method.encoder(torch.from_numpy(pictures(np.arange(4))[:, None]))).softmax(dim=1)
+    np.testing.assert_allclose(learned.numpy(), counts / counts.sum(axis=1, keepdims=True), atol=1e-3)
 
 
 def test_it_recovers_a_deterministic_policy(tmp_path):

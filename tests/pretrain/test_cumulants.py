@@ -6,12 +6,25 @@ import numpy as np
 import pytest
 import torch
 
+from protovalue.data.format import End
+from protovalue.files import read_json
+from protovalue.indicators.cumulants import CumulantSpec
 from protovalue.indicators.precompute import load_indicator
-from protovalue.losses import td_loss
+from protovalue.pretrain import cumulants
 from protovalue.pretrain.cumulants import CumulantsConfig
 from protovalue.pretrain.loop import pretrain
 from protovalue.tabular.gridworlds import open_grid
-from tests.pretrain.helpers import pictures, successors, trained, walks
+from tests.pretrain.helpers import (
+    TRANSITIONS,
+    episodes,
+    fill_table,
+    made,
+    pictures,
+    successors,
+    trained,
+    two_episodes,
+    walks,
+)
 
 END, GAMMA = 15, 0.8
 
@@ -29,17 +42,68 @@ def config(data, tmp_path):
     )  # fmt: skip
 
 
-def test_loss_by_hand():
-    """f(x) = 1, f(x') = 3, s = 2: c = 4. Best next value 5: target 4 + 0.5 * 5 = 6.5; at a terminal 4."""
-    cumulant = 2 * (torch.tensor([[3.0], [3.0]]) - torch.tensor([[1.0], [1.0]]))
-    best = torch.tensor([[[5.0, -1.0]], [[5.0, -1.0]]]).amax(dim=2)
-    loss, error = td_loss(torch.tensor([[6.0], [6.0]]), best, cumulant, torch.tensor([False, True]), 0.5)
-    assert error.tolist() == [[0.5], [-2.0]]
-    assert loss.item() == (0.25 + 4) / 2
+@pytest.fixture
+def few(tmp_path):
+    return two_episodes(tmp_path / "few")
 
 
-def test_it_finds_the_optimal_values_of_its_cumulants(data, config):
-    """Value iteration over the 16 states, with f from the networks saved with the run."""
+@pytest.mark.parametrize("unit", ["deviation", "none"])
+@pytest.mark.parametrize("backup", ["mean", "max"])
+def test_loss_by_hand(few, table, tmp_path, backup, unit):
+    """Cumulants 3 (f(x') - f(x)), perhaps in deviations of f over all six states, and each transition's target."""
+    config = CumulantsConfig(
+        out=tmp_path / "run", data=(few.folders[0].path,), encoder=table, tasks=2, scale=3.0, unit=unit, gamma=0.5,
+        backup=backup, batch_size=8,
+    )  # fmt: skip
+    method = made(config, few)
+    f = method.tasks.of(torch.from_numpy(pictures(np.arange(3))[:, None])).numpy().astype(float)  # (n, m)
+    deviation = np.std(f[[0, 1, 2, 2, 0, 1]], axis=0) if unit == "deviation" else np.ones(2)
+    psi, behind = np.random.default_rng(0).normal(size=(2, 3, 2, 2))  # [state][task][action] of network and target
+    fill_table(method.heads, psi)
+    fill_table(method.target["heads"], behind)
+    loss, logged = method.loss(method.sample(5))
+    errors, cumulants = [], []
+    for index in method.sampler.indices(5):
+        x, a, after, terminal = TRANSITIONS[index]
+        for task in range(2):
+            first, second = behind[after][task]
+            following = (first + second) / 2 if backup == "mean" else max(first, second)
+            cumulants.append(3 * (f[after][task] - f[x][task]) / deviation[task])
+            errors.append(cumulants[-1] + (0.0 if terminal else 0.5 * following) - psi[x][task][a])
+    assert loss.item() == pytest.approx(np.mean(np.square(errors)), rel=1e-5)
+    assert logged["td_error_std"].item() == pytest.approx(np.std(errors, ddof=1), rel=1e-5)
+    assert logged["cumulant_std"].item() == pytest.approx(np.std(cumulants, ddof=1), rel=1e-5)
+
+
+def test_a_network_that_is_constant_on_the_data_gives_no_reward(table, tmp_path, caplog):
+    """One state for ever: its cumulants are 0 and not 0 / 0."""
+    data = episodes(tmp_path / "still", ((0, 0, 0, 0), (0, 0, 0), (0, 0, 0), End.TERMINATED))
+    method = made(CumulantsConfig(out=tmp_path / "run", data=(tmp_path / "still",), encoder=table, tasks=3), data)
+    assert method.sample(0)["reward"].tolist() == [[0, 0, 0]] * 256
+    assert "3 of 3 networks are constant" in caplog.text
+
+
+def test_the_networks_are_what_the_config_says(few, table, tmp_path, monkeypatch):
+    seen = []
+    real = cumulants.cumulants
+
+    def recorded(data, spec, *rest):
+        seen.append((spec, rest))
+        return real(data, spec, *rest)
+
+    monkeypatch.setattr(cumulants, "cumulants", recorded)
+    base = CumulantsConfig(out=tmp_path / "run", data=(few.folders[0].path,), encoder=table, tasks=3, seed=4)
+    made(replace(base, cumulant_seed=0, tasks_per_module=2, cache=tmp_path / "own"), few)
+    made(replace(base, preset="paper"), few)
+    assert [one[0] for one in seen] == [CumulantSpec(3, 0, True, 2), CumulantSpec(3, 4, False, 10)]
+    assert seen[0][1] == (tmp_path / "own", "cpu")
+
+
+@pytest.mark.parametrize(("encoder", "accuracy"), [("minatar", 0.15), ("table", 0.01)])
+def test_it_finds_the_optimal_values_of_its_cumulants(data, config, table, encoder, accuracy):
+    """Value iteration over the 16 states, with f from the networks saved with the run; a table can be exact."""
+    if encoder == table:
+        config = replace(config, encoder=table, learning_rate=0.3, adam_epsilon=0.1, target_ema=0.8)
     method = trained(config, data)
     frames = torch.from_numpy(pictures(np.arange(16))[:, None])
     networks = load_indicator(config.out / "cumulants").networks
@@ -53,7 +117,9 @@ def test_it_finds_the_optimal_values_of_its_cumulants(data, config):
         learned = method.heads.all_actions(method.encoder(frames)).numpy().transpose(2, 0, 1)
     inside = np.arange(16) != END
     assert exact[:, inside].std() > 0.5, "values are as large as s f / deviation"
-    assert np.abs(learned - exact)[:, inside].max() < 0.15
+    assert np.abs(learned - exact)[:, inside].max() < accuracy
+    saved = read_json(config.out / "cumulants" / "indicator.json")["deviation"]
+    np.testing.assert_allclose(saved, method.tasks.deviation)
 
 
 @pytest.mark.parametrize(

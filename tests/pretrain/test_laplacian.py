@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from protovalue.losses import graph_drawing_loss
+from protovalue.data.sampler import generator_at
 from protovalue.pretrain.laplacian import LaplacianConfig, steps_ahead
 from protovalue.pretrain.loop import pretrain
 from protovalue.tabular.gridworlds import open_grid
 from protovalue.tabular.protovalues import proto_value_functions
 from protovalue.tabular.subspaces import principal_angles
-from tests.pretrain.helpers import pictures, successors, trained, walks
+from tests.pretrain.helpers import made, pictures, successors, trained, walks
 
 COLUMNS = 7
 WORLD = open_grid(2, COLUMNS)
@@ -31,27 +31,20 @@ def config(data, tmp_path):
     )  # fmt: skip
 
 
-def test_loss_by_hand():
-    """Two states, d = 2. Attraction: 1/2 of the mean of |(1, -2)|^2 = 5 and |(2, 0)|^2 = 4, so 9/4.
-
-    Repulsion: the product of the two is 1 * 3 + 2 * 0 = 3, its square 9; the norms' squares are 5 and 9: 9 - 14 + 2.
-    """
-    features = torch.tensor([[1.0, 2.0], [3.0, 0.0]])
-    attraction, repulsion = graph_drawing_loss(features, torch.tensor([[0.0, 4.0], [1.0, 0.0]]))
-    assert attraction.item() == 9 / 4
-    assert repulsion.item() == 9 - 14 + 2
-
-
-def test_repulsion_is_zero_for_orthonormal_functions_and_unbiased():
-    """Over all ordered pairs of a small population, the mean is sum_jk (E f_j f_k - [j = k])^2 by definition."""
-    f = np.random.default_rng(0).normal(size=(6, 3))
-    pairs = [(a, b) for a in range(6) for b in range(6)]  # independent draws: a state may meet itself
-    batches = (torch.tensor(f[list(pair)]) for pair in pairs)
-    found = np.mean([graph_drawing_loss(batch, batch)[1].item() for batch in batches])
-    assert found == pytest.approx(((f.T @ f / 6 - np.eye(3)) ** 2).sum())
-    orthonormal = np.sqrt(6) * np.linalg.qr(f)[0]
-    batches = (torch.tensor(orthonormal[list(pair)]) for pair in pairs)
-    assert np.mean([graph_drawing_loss(batch, batch)[1].item() for batch in batches]) == pytest.approx(0, abs=1e-12)
+def test_loss_by_hand(data, config, table):
+    """Attraction over the batch's pairs and repulsion over all pairs of different rows, one pair at a time."""
+    method = made(replace(config, encoder=table, batch_size=6, beta=2.0), data)
+    f = np.random.default_rng(0).normal(size=(16, 3)).astype(np.float32)
+    with torch.no_grad():
+        method.head.weight.copy_(torch.from_numpy(f.T))
+    sample = method.sample(4)
+    loss, logged = method.loss(sample)
+    u, v = (f[part.flatten(1).numpy().argmax(axis=1)].astype(float) for part in (sample["obs"], sample["later"]))
+    attraction = np.mean([(a - b) @ (a - b) / 2 for a, b in zip(u, v, strict=True)])
+    pairs = [(u[i] @ u[j]) ** 2 - u[i] @ u[i] - u[j] @ u[j] + 3 for i in range(6) for j in range(6) if i != j]
+    assert logged["attraction"].item() == pytest.approx(attraction, rel=1e-5)
+    assert logged["repulsion"].item() == pytest.approx(np.mean(pairs), rel=1e-5)
+    assert loss.item() == pytest.approx(attraction + 2 * np.mean(pairs), rel=1e-5)
 
 
 def test_steps_ahead_by_hand():
@@ -62,10 +55,25 @@ def test_steps_ahead_by_hand():
     assert steps_ahead(uniform, np.full(6, 3), 0.0).tolist() == [1] * 6
 
 
+def test_the_states_are_those_that_the_random_numbers_say(data, config):
+    """The first n whose probability, 0.6^(n - 1) of 1 + 0.6 + ... to the episode's end, adds up to more than drawn."""
+    method = made(replace(config, ahead=0.6, seed=3), data)
+    sample = method.sample(7)
+    episode, at = data.locate(method.sampler.indices(7))
+    uniform = generator_at(3, 7, 2).random(128)
+    for row in range(128):
+        frames = data.episode(int(episode[row])).frames
+        chances = 0.6 ** np.arange(len(frames) - 1 - at[row])
+        ahead = 1 + int(np.searchsorted(np.cumsum(chances / chances.sum()), uniform[row], side="right"))
+        assert np.array_equal(sample["obs"][row, 0].numpy(), frames[at[row]])
+        assert np.array_equal(sample["later"][row, 0].numpy(), frames[at[row] + ahead])
+    assert method.sample_bytes() == sum(tensor.numel() for tensor in sample.values())
+
+
 @pytest.mark.parametrize("ahead", [0.0, 0.5])
 def test_later_states_are_of_the_same_episode(data, config, ahead):
     """A walk of a grid: after one step the pixel has moved by at most one place; later ones are never empty."""
-    method = trained(replace(config, ahead=ahead, steps=1), data)
+    method = made(replace(config, ahead=ahead), data)
     sample = method.sample(0)
     assert bool(sample["later"].flatten(1).any(1).all())
     places = [torch.nonzero(part.flatten(1))[:, 1].numpy() for part in (sample["obs"], sample["later"])]

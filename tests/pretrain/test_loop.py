@@ -8,6 +8,7 @@ import sys
 import time
 from dataclasses import fields, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,8 +17,8 @@ import torch
 from protovalue.cli import main
 from protovalue.config import CollectConfig, PretrainConfig
 from protovalue.data.collect import collect
-from protovalue.data.dataset import open_dataset
-from protovalue.data.sampler import Sampler
+from protovalue.data.dataset import Dataset, open_dataset
+from protovalue.data.sampler import Prefetcher, Sampler
 from protovalue.encoder import load_encoder
 from protovalue.errors import UserError
 from protovalue.indicators.precompute import load_indicator
@@ -26,7 +27,7 @@ from protovalue.pretrain.loop import pretrain
 from protovalue.pretrain.methods import method_class, method_names
 from protovalue.pretrain.pvn import ProtoValueNetwork, PvnConfig
 from protovalue.pretrain.random import RandomConfig
-from protovalue.runs import read_metrics, read_run
+from protovalue.runs import read_checkpoint, read_metrics, read_run
 
 
 @pytest.fixture(scope="module")
@@ -204,6 +205,106 @@ def test_logged_numbers(config):
     assert all(np.isfinite(value) for line in lines for value in line.values())
     assert 1 <= lines[-1]["effective_rank"] <= 128
     assert lines[0]["gradient_norm"] > 0
+
+
+def test_the_rate_is_samples_over_time(config, monkeypatch):
+    """A clock that goes on by a second whenever it is read: once for a log line, once after it."""
+    ticks = iter(range(1000))
+    monkeypatch.setattr(loop, "time", SimpleNamespace(perf_counter=lambda: next(ticks)))
+    pretrain(config, quiet=True)
+    rates = [line["samples_per_second"] for line in read_metrics(config.out)]
+    assert rates == [3 * 16] * 7 + [2 * 16]
+    assert "samples_per_second" not in read_run(config.out)["done"]
+
+
+@pytest.mark.parametrize("limit", [0.0, 0.01, 1e6])
+def test_gradients_are_scaled_down_to_the_limit(config, monkeypatch, limit):
+    """After one step Adam's first moment is a tenth of the gradient that it was given."""
+    monkeypatch.setattr(ProtoValueNetwork, "max_gradient_norm", limit)
+    pretrain(replace(config, steps=1), quiet=True)
+    (line,) = read_metrics(config.out)
+    tensors = read_checkpoint(config.out).tensors
+    moments = [array for name, array in tensors.items() if name.endswith("exp_avg")]
+    given = 10 * np.sqrt(sum((array.astype(np.float64) ** 2).sum() for array in moments))
+    assert line["gradient_norm"] > 0.02, "before it is scaled"
+    assert given == pytest.approx(0.01 if limit == 0.01 else line["gradient_norm"], rel=1e-3)
+
+
+def test_half_of_the_memory_is_for_frames_and_half_for_batches(config, monkeypatch):
+    asked = []
+    load = Dataset.load
+    monkeypatch.setattr(Dataset, "load", lambda self, budget: (asked.append(budget), load(self, budget))[1])
+
+    class Recorded(Prefetcher):
+        def __init__(self, make, steps, item_bytes, budget):
+            asked.append((steps, item_bytes, budget))
+            super().__init__(make, steps, item_bytes, budget)
+
+    monkeypatch.setattr(loop, "Prefetcher", Recorded)
+    pretrain(replace(config, memory=6), quiet=True)
+    assert asked == [3 << 20, (range(23), 16 * 2 * 400, 3 << 20)]
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_the_encoder_is_compiled_where_that_is_asked_for(config, monkeypatch, wanted):
+    compiled = []
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda self: compiled.append(type(self).__name__))
+    pretrain(replace(config, steps=1, compile=wanted), quiet=True)
+    assert compiled == ["MinatarEncoder"] * wanted
+
+
+def test_threads_are_set_and_recorded(config, tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(torch, "set_num_threads", asked.append)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 7)
+    pretrain(replace(config, steps=1, threads=5), quiet=True)
+    assert (asked, read_run(config.out)["config"]["threads"]) == ([5], 7)
+    paper = replace(config, out=tmp_path / "paper", steps=1, threads=None, preset="paper", width=1)
+    pretrain(paper, quiet=True)
+    assert (asked, read_run(paper.out)["config"]["threads"]) == ([5], 7), "PyTorch's choice"
+
+
+def test_the_command_says_what_there_is_now(data, tmp_path, capsys):
+    run, flags = tmp_path / "run", "--tasks 3 --steps 1200 --batch-size 4 --log-every 600 --threads 1"
+    assert main(f"pretrain --data {data} --out {run} {flags} --holdout {data}".split()) == 0
+    done = read_run(run)["done"]
+    names = ("correlation mean", "correlation min", "prediction mean", "rollout mean")
+    assert capsys.readouterr().out.splitlines() == [
+        f"{run}/encoder: 128 features, effective rank {done['effective_rank']:.1f}",
+        f"1,200 steps, loss {done['loss']:.5f}; curves: tensorboard --logdir {run}",
+        *(f"holdout {name}: {done['holdout_' + name.replace(' ', '_')]:.3f}" for name in names),
+    ]
+
+
+def test_the_card_by_hand(config, data, tmp_path):
+    """What was made, how to load it, the command that makes it again, the data, and the numbers."""
+    folder = tmp_path / "a folder"
+    pretrain(replace(config, out=folder, steps=2, target_every=3), quiet=True)
+    lines = (folder / "encoder" / "README.md").read_text().splitlines()
+    assert lines[0] == "# Encoder for minatar/breakout: pvn"
+    assert lines[2:4] == [
+        "128 features of a minatar encoder of width 1, trained for",
+        "2 steps with the method `pvn` of protovalue.",
+    ]
+    (command,) = [line for line in lines if line.startswith("pvn pretrain")]
+    assert command == (
+        f"pvn pretrain --out '{folder}' --data {data} --encoder minatar --width 1 --steps 2 --batch-size 16 "
+        "--learning-rate 0.001 --precision float32 --threads 1 --log-every 3 --checkpoint-every 5 --tasks 7 "
+        "--proportion 0.05 --normalize yes --tasks-per-module 10 --target-every 3"
+    )
+    opened, done = open_dataset(data), read_run(folder)["done"]
+    episodes = f"900 transitions in {opened.num_episodes} episodes of minatar/breakout, checksum"
+    start = lines.index("## Data")
+    assert lines[start + 2 : start + 4] == [episodes, f"`{opened.checksum}`."]
+    start = lines.index("## Numbers")
+    rows = [f"| {name} | {value:.6g} |" for name, value in done.items() if isinstance(value, int | float)]
+    assert lines[start + 2 :] == ["| | |", "|---|---|", *rows]
+    assert f"| loss | {done['loss']:.6g} |" in rows
+
+
+def test_a_flag_on_the_card():
+    found = [loop._flag("huber", True), loop._flag("double", False), loop._flag("data", (Path("a b"), Path("c")))]
+    assert found == ["--huber", "--no-double", "--data 'a b' c"]
 
 
 def test_the_encoder_folder_stands_alone(config, data):

@@ -1,131 +1,155 @@
-"""The method itself: targets by hand, the exact successor measure on Four Rooms, Monte Carlo comparison by hand."""
+"""The method itself: its loss by hand, and its predictions against the exact successor measure of its sets."""
+
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
 import torch
 
 from protovalue.data.format import End
-from protovalue.losses import td_loss
-from protovalue.nets.heads import TaskHeads
-from protovalue.nets.statistics import effective_rank, feature_statistics
-from protovalue.pretrain.holdout import compare_with_rollouts, discounted_sums
-from protovalue.pretrain.target import TargetNetwork
-from protovalue.tabular.gridworlds import four_rooms
-from tests.data.helpers import made_up, write
+from protovalue.indicators.precompute import IndicatorSpec, load_indicator
+from protovalue.pretrain import pvn
+from protovalue.pretrain.loop import pretrain
+from protovalue.pretrain.pvn import PvnConfig
+from protovalue.runs import read_run
+from tests.pretrain.helpers import TRANSITIONS, fill_table, made, pictures, trained, two_episodes, walks
+
+# Two actions that lead to different places. Nothing follows state 9.
+AFTER = np.array([[1, 2, 3, 4, 0, 6, 7, 9, 5, 9], [5, 0, 9, 8, 3, 2, 4, 1, 6, 9]])
+LAST, GAMMA = 9, 0.8
 
 
-def test_td_loss_by_hand():
-    """Targets 1 + 0.5 * 2 = 2 and 0 + 0.5 * 4 = 2, and at the terminal 1 and 0."""
-    loss, error = td_loss(
-        prediction=torch.tensor([[1.0, 2.0], [4.0, 1.0]]),
-        next_value=torch.tensor([[2.0, 4.0], [8.0, 8.0]]),
-        reward=torch.tensor([[True, False], [True, False]]),
-        terminal=torch.tensor([False, True]),
-        gamma=0.5,
-    )
-    assert error.tolist() == [[1.0, 0.0], [-3.0, -1.0]]
-    assert loss.item() == (1 + 0 + 9 + 1) / 4
+@pytest.fixture
+def few(tmp_path):
+    return two_episodes(tmp_path / "few")
 
 
-def test_no_gradient_flows_into_the_target():
-    prediction, next_value = torch.ones(1, 1, requires_grad=True), torch.ones(1, 1, requires_grad=True)
-    loss, _ = td_loss(prediction, next_value, torch.zeros(1, 1), torch.tensor([False]), 0.9)
-    loss.backward()
-    assert next_value.grad is None
-    assert prediction.grad.item() == pytest.approx(2 * (1 - 0.9))
-
-
-def test_target_network_by_hand():
-    source = torch.nn.Linear(1, 1, bias=False)
-    source.weight.data.fill_(1.0)
-    average, copied = TargetNetwork({"net": source}, ema=0.75), TargetNetwork({"net": source}, ema=None, every=2)
-    source.weight.data.fill_(5.0)
-    average.follow()
-    copied.follow()
-    assert average["net"].weight.item() == 0.75 * 1 + 0.25 * 5
-    assert copied["net"].weight.item() == 1.0
-    average.follow()
-    copied.follow()
-    assert average["net"].weight.item() == 0.75 * 2 + 0.25 * 5
-    assert copied["net"].weight.item() == 5.0
-    assert not average["net"].weight.requires_grad
+@pytest.fixture
+def config(few, table, tmp_path):
+    return PvnConfig(
+        out=tmp_path / "run", data=(few.folders[0].path,), encoder=table, indicator="singletons", tasks=3,
+        steps=3, batch_size=8, gamma=0.5, target_ema=0.75, threads=1,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("backup", ["mean", "max"])
-def test_four_rooms_converges_to_the_exact_values_of_the_sets(backup):
-    """One-hot features on 104 states and all transitions: psi must be the fixed point, solved here by NumPy."""
-    world = four_rooms()
-    steps = np.stack([matrix.toarray() for matrix in world.transitions])  # (A, n, n)
-    actions, n, _ = steps.shape
-    assert n == 104
-    rng, gamma = np.random.default_rng(0), 0.9
-    sets = rng.random((n, 6)) < 0.1
-    psi = np.zeros((actions, n, 6))
-    for _ in range(400):  # value iteration: error 0.9^400 < 1e-18
-        psi = sets + gamma * steps @ (psi.mean(axis=0) if backup == "mean" else psi.max(axis=0))
+def test_loss_by_hand(few, config, backup):
+    """Every transition's targets from the two tables of predictions, one number at a time."""
+    method = made(replace(config, backup=backup), few)
+    rng = np.random.default_rng(0)
+    psi, behind = rng.integers(-8, 9, (2, 3, 3, 2)).astype(float)  # [state][task][action] of network and target
+    fill_table(method.heads, psi)
+    fill_table(method.target["heads"], behind)
+    sample = method.sample(5)
+    loss, logged = method.loss(sample)
+    errors, predictions, fired = [], [], []
+    for index in method.sampler.indices(5):
+        x, a, after, terminal = TRANSITIONS[index]
+        for task in range(3):
+            first, second = behind[after][task]
+            following = (first + second) / 2 if backup == "mean" else max(first, second)
+            fired.append(1.0 if x == task else 0.0)
+            predictions.append(psi[x][task][a])
+            errors.append(fired[-1] + (0.0 if terminal else 0.5 * following) - predictions[-1])
+    assert {TRANSITIONS[index] for index in method.sampler.indices(5)} == set(TRANSITIONS)
+    assert loss.item() == pytest.approx(np.mean(np.square(errors)), rel=1e-6)
+    assert logged["td_error_std"].item() == pytest.approx(np.std(errors, ddof=1), rel=1e-6)
+    assert logged["prediction_mean"].item() == pytest.approx(np.mean(predictions), rel=1e-6)
+    assert logged["indicator_proportion"].item() == pytest.approx(np.mean(fired))
+    loss.backward()
+    assert method.heads.weight.grad.abs().sum() > 0
+    assert all(parameter.grad is None for parameter in method.target.parameters())
+
+
+def test_one_step_of_the_loop_by_hand(few, config):
+    """After a step the target has moved a quarter of the way from where the network was to where it is."""
+    method = trained(replace(config, steps=1), few)
+    start = made(config, few).heads.weight.detach()
+    assert not torch.equal(method.heads.weight, start)
+    moved = 0.75 * start + 0.25 * method.heads.weight.detach()
+    torch.testing.assert_close(method.target["heads"].weight, moved)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    found = walks(tmp_path_factory.mktemp("world") / "set", AFTER, 80, 12, ends=(LAST,))
+    assert min((found.ends == end).sum() for end in (End.TERMINATED, End.TRUNCATED)) > 20
+    return found
+
+
+@pytest.mark.parametrize("backup", ["mean", "max"])
+def test_it_finds_the_exact_successor_measure_of_its_sets(data, table, tmp_path, backup):
+    """Random networks draw the sets; their values are solved here from the world's transition matrix."""
+    config = PvnConfig(
+        out=tmp_path / "run", data=(data.folders[0].path,), encoder=table, tasks=5, proportion=0.3, normalize="yes",
+        tasks_per_module=2, steps=600, batch_size=64, learning_rate=0.3, adam_epsilon=0.1, gamma=GAMMA, target_ema=0.8,
+        backup=backup, threads=1,
+    )  # fmt: skip
+    method = trained(config, data)
+    frames = torch.from_numpy(pictures(np.arange(10))[:, None])
+    sets = load_indicator(config.out / "indicator").rewards(frames).numpy().astype(float)
+    assert 2 <= sets.sum(axis=0).min() <= sets.sum(axis=0).max() <= 5, "sets of some of the ten states"
+    moves = np.eye(10)[AFTER] * (np.arange(10) != LAST)  # (A, n, n) without the way into the last state
     if backup == "mean":
-        exact = np.linalg.solve(np.eye(n) - gamma * steps.mean(axis=0), sets)
-        assert np.allclose(psi.mean(axis=0), exact)
-
-    heads = TaskHeads(n, 6, actions, torch.Generator().manual_seed(0))
-    target = TargetNetwork({"heads": heads}, ema=0.5)
-    optimizer = torch.optim.SGD(heads.parameters(), lr=0.5 * n * actions * 6 / 2 / 2)  # half a Newton step
-    features = torch.eye(n).repeat(actions, 1)
-    action = torch.arange(actions).repeat_interleave(n)
-    next_features = torch.tensor(steps.reshape(-1, n), dtype=torch.float32)
-    reward = torch.tensor(sets).repeat(actions, 1)
-    going_on = torch.zeros(len(action), dtype=torch.bool)
-    for _ in range(600):
-        behind = target["heads"]
-        next_value = behind.mean(next_features) if backup == "mean" else behind.all_actions(next_features).amax(2)
-        loss, _ = td_loss(heads.taken(features, action), next_value, reward, going_on, gamma)
-        optimizer.zero_grad()
-        loss.backward()
-        heads.bias.grad = None
-        optimizer.step()
-        target.follow()
-    learned = heads.all_actions(torch.eye(n)).detach().numpy()  # (n, m, A)
-    assert np.abs(learned.transpose(2, 0, 1) - psi).max() < 1e-3
+        values = np.linalg.solve(np.eye(10) - GAMMA * moves.mean(axis=0), sets)
+    else:
+        values = sets
+        for _ in range(200):  # error 0.8^200 < 1e-19
+            values = (sets + GAMMA * moves @ values).max(axis=0)
+    exact = sets + GAMMA * moves @ values  # (A, n, m)
+    with torch.no_grad():
+        learned = method.heads.all_actions(method.encoder(frames)).numpy().transpose(2, 0, 1)
+    assert np.abs(exact[0] - exact[1]).max() > 1, "the actions differ"
+    assert np.abs(learned - exact)[:, :LAST].max() < 0.01
 
 
-def test_discounted_sums_by_hand():
-    rewards = np.array([[1.0, 0.0], [0.0, 0.0], [1.0, 1.0]])
-    assert discounted_sums(rewards, 0.5).tolist() == [[1.25, 0.25], [0.5, 0.5], [1.0, 1.0]]
+def test_the_indicator_is_what_the_config_says(few, config, monkeypatch):
+    seen = []
+    real = pvn.indicator_rewards
+
+    def recorded(data, spec, *rest):
+        seen.append((spec, rest))
+        return real(data, spec, *rest)
+
+    monkeypatch.setattr(pvn, "indicator_rewards", recorded)
+    cache = config.out.parent / "own"
+    base = replace(config, indicator="rni", proportion=0.2, seed=4, cache=cache)
+    made(replace(base, threshold="sgd", burn_in=30, normalize="yes", tasks_per_module=2, indicator_seed=0), few)
+    made(replace(base, preset="paper", target_ema=None), few)
+    assert asdict(seen[0][0]) == asdict(IndicatorSpec("rni", 3, 0.2, 0, "sgd", 30, True, 2))
+    assert asdict(seen[1][0]) == asdict(IndicatorSpec("rni", 3, 0.2, 4, "exact", 62_500, False, 10))
+    assert seen[0][1] == (cache, "cpu")
 
 
-def test_rollouts_agree_with_a_perfect_prophet_and_not_with_its_opposite(tmp_path):
-    """Reward is 1 in every state, so the sum at step t of T is (1 - g^(T-t)) / (1 - g); pixel 0 holds T - t."""
-    episodes = []
-    for length in (3, 9, 5):
-        episode = made_up(length, np.random.default_rng(length))
-        episode.frames[:] = (length - np.arange(length + 1))[:, None, None]
-        episodes.append(episode)
-    cut = made_up(6, np.random.default_rng(6), End.CUT)  # must not count
-    data = write(tmp_path / "set", [*episodes, cut])
-
-    def always(obs):
-        return torch.ones(len(obs), 1, dtype=bool)
-
-    def prophet(obs, action):
-        return (1 - 0.9 ** obs[:, -1, 0, :1].float()) / 0.1
-
-    correlation, predicted, seen = compare_with_rollouts(data, always, prophet, 0.9, "cpu")
-    assert correlation[0] == pytest.approx(1.0)
-    assert predicted[0] == pytest.approx(seen[0], rel=1e-5)
-    correlation, *_ = compare_with_rollouts(data, always, lambda obs, action: -prophet(obs, action), 0.9, "cpu")
-    assert correlation[0] == pytest.approx(-1.0)
+def test_without_tasks_nothing_is_learned_or_written(few, config):
+    empty = PvnConfig(out=config.out, data=config.data, encoder="table", tasks=0)
+    pretrain(empty, quiet=True)
+    assert read_run(config.out)["done"]["steps"] == 0
+    assert not (config.out / "indicator").exists()
+    method = made(empty, few)
+    assert (method.steps(), method.finish()) == (0, {})
+    assert made(config, few).steps() == 3
 
 
-def test_effective_rank_by_hand():
-    assert effective_rank(torch.outer(torch.ones(5), torch.tensor([1.0, 2.0, 3.0]))) == pytest.approx(1.0)
-    assert effective_rank(torch.eye(4)) == pytest.approx(4.0)
-    # Singular values 3 and 1: q = 3/4, 1/4, exp(H) = (4/3)^(3/4) * 4^(1/4).
-    assert effective_rank(torch.diag(torch.tensor([3.0, 1.0]))) == pytest.approx((4 / 3) ** 0.75 * 4**0.25)
-    assert effective_rank(torch.zeros(3, 2)) == 0.0
+def test_the_summary_says_how_large_the_sets_are(few, config):
+    """Of the four states of transitions two are 0, one is 1 and one is 2."""
+    found = made(config, few).finish()
+    assert found == {"proportion_min": 0.25, "proportion_max": 0.5}
 
 
-def test_feature_statistics_by_hand():
-    found = feature_statistics(torch.tensor([[3.0, 0.0, 4.0], [0.0, 0.0, 0.0]]))
-    assert found["dead_units"] == pytest.approx(1 / 3)
-    assert found["feature_norm"] == pytest.approx(2.5)
-    assert found["feature_rms"] == pytest.approx(np.sqrt(25 / 6))
+def test_predictions_are_compared_with_rollouts(few, config):
+    """Only the first episode terminates: 0 by action 1, then 1 by action 0; gamma is 1/2.
+
+    So the sums of task 0 are 1 and 0, those of task 1 are 1/2 and 1; task 2 is never met, and its correlation not
+    known. The predictions are 10 j + 4 x of task and state, higher by 100 for actions that were not taken.
+    """
+    method = made(replace(config, holdout=config.data), few)
+    psi = np.array([[[10 * task + 4 * x + 100 * (a != 1 - x) for a in (0, 1)] for task in range(3)] for x in (0, 1)])
+    fill_table(method.heads, psi)
+    found = method.finish()
+    np.testing.assert_allclose(found["holdout_correlation_per_task"], [-1, 1, np.nan], rtol=1e-6)
+    assert found["holdout_correlation_mean"] == pytest.approx(0, abs=1e-6)
+    assert found["holdout_correlation_min"] == pytest.approx(-1)
+    assert found["holdout_prediction_mean"] == pytest.approx(12)
+    assert found["holdout_rollout_mean"] == pytest.approx((0.5 + 0.75 + 0) / 3)
+    assert found["proportion_max"] == 0.5

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from protovalue.losses import q_loss, q_target
+from protovalue.data.format import End
 from protovalue.pretrain.loop import pretrain
 from protovalue.pretrain.reward import RewardConfig
 from protovalue.tabular.gridworlds import open_grid
-from tests.pretrain.helpers import pictures, successors, trained, walks
+from tests.pretrain.helpers import episodes, fill_table, made, pictures, successors, trained, walks
 
 GOAL, PIT, GAMMA = 15, 6, 0.9
 
@@ -34,31 +34,55 @@ def config(data, tmp_path):
     )  # fmt: skip
 
 
-def test_target_and_loss_by_hand():
-    """Plain: 1 + 0.5 max(2, 4) = 3. Double: the trained network prefers action 0: 1 + 0.5 * 2 = 2. Terminal: 1."""
-    reward, discount = torch.tensor([1.0, 1.0]), torch.tensor([0.5, 0.0])
-    target_next, online_next = torch.tensor([[2.0, 4.0], [9.0, 9.0]]), torch.tensor([[1.0, 0.0], [0.0, 1.0]])
-    assert q_target(reward, discount, target_next).tolist() == [3.0, 1.0]
-    assert q_target(reward, discount, target_next, online_next).tolist() == [2.0, 1.0]
-    prediction = torch.tensor([0.0, 1.5])
-    assert q_loss(prediction, torch.tensor([3.0, 1.0])).tolist() == [9.0, 0.25]
-    assert q_loss(prediction, torch.tensor([3.0, 1.0]), huber=True).tolist() == [2.5, 0.125]
+OPTIONS = [{}, {"double": False}, {"huber": True}, {"clip_rewards": False}]
 
 
-def test_it_finds_the_optimal_values(data, config):
+@pytest.mark.parametrize("change", OPTIONS, ids=str)
+def test_loss_by_hand(table, tmp_path, change):
+    """0 -> 1 -> 2 by actions 1, 0 with rewards 0.5 and 5, where it terminates; 2 -> 0 by action 0, reward -3, cut."""
+    first, second = ((0, 1, 2), (1, 0), (0.5, 5), End.TERMINATED), ((2, 0), (0,), (-3,), End.TRUNCATED)
+    data = episodes(tmp_path / "few", first, second)
+    config = RewardConfig(out=tmp_path / "run", data=(tmp_path / "few",), encoder=table, gamma=0.5, batch_size=12)
+    config = replace(config, **change)
+    method = made(config, data)
+    q, behind = [[1.0, 2.0], [0.5, -1.0], [4.0, 3.0]], [[8.0, -2.0], [1.0, 7.0], [9.0, 9.0]]  # [state][action]
+    fill_table(method.head, np.array(q)[:, None])
+    fill_table(method.target["head"], np.array(behind)[:, None])
+    loss, logged = method.loss(method.sample(3))
+    # In state 0 the network prefers action 1, which the target network values at -2; in state 1 action 0, valued at 1.
+    best = {0: 8.0, 1: 7.0} if change == {"double": False} else {0: -2.0, 1: 1.0}
+    rewards = [0.5, 5.0, -3.0] if change == {"clip_rewards": False} else [0.5, 1.0, -1.0]
+    targets = [rewards[0] + 0.5 * best[1], rewards[1], rewards[2] + 0.5 * best[0]]
+    drawn = method.sampler.indices(3)
+    errors = np.array([targets[i] - [2.0, 0.5, 4.0][i] for i in drawn])
+    size = np.abs(errors)
+    losses = np.where(size < 1, errors**2 / 2, size - 0.5) if change == {"huber": True} else errors**2
+    assert set(drawn) == {0, 1, 2}
+    assert loss.item() == pytest.approx(losses.mean(), rel=1e-6)
+    assert logged["td_error_std"].item() == pytest.approx(errors.std(ddof=1), rel=1e-6)
+    assert logged["prediction_mean"].item() == pytest.approx(np.mean([[2.0, 0.5, 4.0][i] for i in drawn]), rel=1e-6)
+    assert logged["reward_mean"].item() == pytest.approx(np.mean([rewards[i] for i in drawn]), rel=1e-6)
+    loss.backward()
+    assert all(parameter.grad is None for parameter in method.target.parameters())
+
+
+@pytest.mark.parametrize(("encoder", "accuracy"), [("minatar", 0.05), ("table", 0.01)])
+def test_it_finds_the_optimal_values(data, config, table, encoder, accuracy):
     after = successors(open_grid(4, 4))
     clipped = np.clip([reward_of(state) for state in range(16)], -1, 1)
     going_on = np.array([state not in (GOAL, PIT) for state in range(16)])
     exact = np.zeros((4, 16))
     for _ in range(400):  # value iteration: error 0.9^400 < 1e-18
         exact = clipped[after] + GAMMA * (going_on * exact.max(axis=0))[after]
+    if encoder == table:
+        config = replace(config, encoder=table, learning_rate=0.3, adam_epsilon=0.1, target_ema=0.8)
     method = trained(config, data)
     with torch.no_grad():
         features = method.encoder(torch.from_numpy(pictures(np.arange(16))[:, None]))
         learned = method.head.all_actions(features)[:, 0].T.numpy()
     inside = np.flatnonzero(going_on)
     assert np.abs(exact[:, inside]).max() == 1.0
-    assert np.abs(learned - exact)[:, inside].max() < 0.05
+    assert np.abs(learned - exact)[:, inside].max() < accuracy
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """Self-predictive representations: parts by hand, time that matters, what ends with an episode, what is kept."""
 
 import json
-import math
 from dataclasses import replace
 
 import numpy as np
@@ -10,15 +9,15 @@ import torch
 
 from protovalue.data.format import End
 from protovalue.encoder import load_encoder
+from protovalue.errors import UserError
 from protovalue.files import read_json, write_json
-from protovalue.losses import latent_loss
 from protovalue.nets.layers import flatten, renormalize
 from protovalue.pretrain.loop import pretrain
 from protovalue.pretrain.spr import SelfPredictive, SprConfig, Transition, centered, shifted
 from protovalue.runs import read_metrics, read_run
 from protovalue.tabular.gridworlds import open_grid
 from tests.data.helpers import MadeUp, write
-from tests.pretrain.helpers import SIZE, atari_shaped, successors, trained, walks
+from tests.pretrain.helpers import SIZE, atari_shaped, episodes, made, successors, trained, walks
 
 
 @pytest.fixture(scope="module")
@@ -35,19 +34,126 @@ def config(data, tmp_path):
     )  # fmt: skip
 
 
-def test_loss_by_hand():
-    """Two segments of two steps. Distances of unit vectors: equal 0, at right angles 2, opposite 4; at 60 degrees 1."""
-    prediction = torch.tensor([[[2.0, 0.0], [3.0, 0.0]], [[1.0, 0.0], [5.0, 0.0]]], requires_grad=True)
-    target = torch.tensor([[[7.0, 0.0], [0.0, 1.0]], [[0.5, math.sqrt(3) / 2], [-9.0, 0.0]]], requires_grad=True)
-    everything = torch.ones(2, 2, dtype=torch.bool)
-    assert latent_loss(prediction, target, everything).item() == pytest.approx((0 + 2 + 1 + 4) / 4)
-    ended = torch.tensor([[True, True], [True, False]])
-    loss = latent_loss(prediction, target, ended)
-    assert loss.item() == pytest.approx((0 + 2 + 1) / 3)
-    loss.backward()
-    assert target.grad is None
-    assert prediction.grad[1, 1].tolist() == [0, 0], "no gradient from a step that does not exist"
-    assert prediction.grad[1, 0].abs().sum() > 0
+def conv(layer, x):
+    return torch.nn.functional.conv2d(x, layer.weight.double(), layer.bias.double(), padding=1)
+
+
+def scaled(rows):
+    """Move every row to the range from 0 to 1, one at a time; a constant one, as after an episode's end, to 0."""
+    return torch.stack([(row - row.min()) / (row.max() - row.min() or 1.0) for row in rows])
+
+
+def augmented(sample, row, k):
+    """Return observation k of a segment: rows and columns beyond the border are those of the border; then brighter."""
+    picture = sample["frames"][row, k].double()
+    height, width = picture.shape
+    down, right = sample["shift"][row, k].tolist()
+    moved = torch.tensor(
+        [[picture[min(max(i + down, 0), height - 1), min(max(j + right, 0), width - 1)] for j in range(width)]
+         for i in range(height)]
+    )  # fmt: skip
+    return moved * sample["factor"][row, k]
+
+
+def latents(encoder, sample, k):
+    """Return the scaled latents (B, C, H, W) of the MinAtar encoder: one convolution without padding, ReLU."""
+    x = torch.stack([augmented(sample, row, k) for row in range(len(sample["frames"]))])[:, None].double()
+    layer = encoder.trunk.convs[0]
+    found = torch.nn.functional.conv2d(x, layer.weight.double(), layer.bias.double()).clamp_min(0)
+    return scaled(found.flatten(1)).view_as(found)
+
+
+def projected(encoder, z):
+    """Apply the dense layer, whose inputs are ordered by place first and channel last."""
+    return z.permute(0, 2, 3, 1).flatten(1) @ encoder.dense.weight.T.double() + encoder.dense.bias.double()
+
+
+def unit_distance(y, z):
+    return sum((a / y.norm() - b / z.norm()) ** 2 for a, b in zip(y, z, strict=True)).item()
+
+
+@pytest.mark.parametrize("center", ["yes", "no"])
+@torch.no_grad()
+def test_loss_by_hand(data, config, center):
+    """The whole objective with augmentation and dropout in float64, in plain steps; target and network differ."""
+    config = replace(config, batch_size=5, shift=1, intensity=0.1, dropout=0.25, center=center)
+    method = made(config, data)
+    for parameter in method.target.parameters():
+        parameter.mul_(1.25).add_(0.01)
+    for parameter in method.transition.norm.parameters():
+        parameter.add_(torch.arange(16) / 10)
+    sample = method.sample(2)
+    assert not bool(sample["valid"].all()), "some segments end early"
+    loss, logged = method.loss(sample)
+
+    z = latents(method.encoder, sample, 0)
+    kept = sample["kept"].view(5, *z.shape[2:], z.shape[1]).permute(0, 3, 1, 2)
+    z = torch.where(kept, z / 0.75, 0.0)
+    model, predictions, targets = method.transition, [], []
+    for k in (1, 2, 3):
+        acting = torch.zeros(5, 4, *z.shape[2:], dtype=torch.double)
+        for row in range(5):
+            acting[row, sample["action"][row, k - 1]] = 1
+        hidden = conv(model.first, torch.cat([z, acting], dim=1)).clamp_min(0)
+        mean, variance = hidden.mean(dim=(0, 2, 3)), hidden.var(dim=(0, 2, 3), unbiased=False)
+        normal = (hidden - mean[:, None, None]) / (variance[:, None, None] + 1e-5).sqrt()
+        normal = normal * model.norm.weight[:, None, None] + model.norm.bias[:, None, None]
+        after = conv(model.second, normal).clamp_min(0)
+        z = scaled(after.flatten(1)).view_as(after)
+        linear = method.predictor
+        predictions.append(projected(method.encoder, z) @ linear.weight.T.double() + linear.bias.double())
+        targets.append(projected(method.target["encoder"], latents(method.target["encoder"], sample, k)))
+    there = [(row, k) for row in range(5) for k in range(3) if sample["valid"][row, k]]
+    if center == "yes":
+        for part in (predictions, targets):
+            middle = sum(part[k][row] for row, k in there) / len(there)
+            for k in range(3):
+                part[k] = part[k] - middle
+    own = {(row, k): unit_distance(predictions[k][row], targets[k][row]) for row, k in there}
+    assert loss.item() == pytest.approx(np.mean(list(own.values())), rel=1e-4)
+    last = [value for (_, k), value in own.items() if k == 2]
+    assert logged["loss_of_last_step"].item() == pytest.approx(np.mean(last), rel=1e-4)
+    others = [
+        unit_distance(predictions[k][row], targets[k][row - 1]) for row, k in there if sample["valid"][row - 1, k]
+    ]
+    assert logged["loss_of_other_states"].item() == pytest.approx(np.mean(others), rel=1e-4)
+
+
+def test_what_is_sampled(data, config):
+    """Augmentation is drawn for each observation of each segment; a quarter of the latents is dropped."""
+    method = made(replace(config, batch_size=200, shift=2, intensity=0.1, dropout=0.25), data)
+    sample = method.sample(3)
+    assert {name: tuple(tensor.shape) for name, tensor in sample.items()} == {
+        "frames": (200, 4, 4, 4), "action": (200, 3), "valid": (200, 3), "shift": (200, 4, 2), "factor": (200, 4),
+        "kept": (200, 64),
+    }  # fmt: skip
+    assert sample["shift"].unique().tolist() == [-2, -1, 0, 1, 2]
+    assert sample["kept"].float().mean().item() == pytest.approx(0.75, abs=0.02)
+    factor = (sample["factor"] - 1) / 0.1
+    assert factor.abs().max().item() == pytest.approx(2)
+    assert factor.mean().item() == pytest.approx(0, abs=0.15)
+    assert 0.75 < factor.std().item() < 1
+    other = method.sample(4)
+    assert not any(torch.equal(sample[name], other[name]) for name in ("shift", "factor", "kept"))
+    assert method.sample_bytes() == sample["frames"].numel()
+    plain = made(config, data).sample(3)
+    assert set(plain) == {"frames", "action", "valid"}
+
+
+def test_its_networks_are_as_large_as_the_config_says(data, config):
+    method = made(replace(config, channels=8, width=2, max_gradient_norm=3.0, target_ema=0.0), data)
+    assert tuple(method.transition.first.weight.shape) == (16, 32 + 4, 3, 3)
+    assert tuple(method.predictor.weight.shape) == (256, 256)
+    assert method.max_gradient_norm == 3.0
+    with torch.no_grad():
+        method.encoder.dense.bias.add_(1)
+    method.after_step()
+    assert torch.equal(method.target["encoder"].dense.bias, method.encoder.dense.bias), "nothing of the target is kept"
+
+
+def test_it_cannot_be_compiled(tmp_path):
+    with pytest.raises(UserError, match="--compile: found it with --method spr, expected another method"):
+        SprConfig(out=tmp_path, compile=True)
 
 
 def test_centered_by_hand():
@@ -106,18 +212,7 @@ def test_it_beats_shuffled_time(data, config, tmp_path):
 
 def test_what_follows_an_episodes_end_counts_for_nothing(tmp_path, config):
     """One episode of two steps, K = 3: the third step's frames and action may be anything."""
-    frames = np.zeros((3, SIZE, SIZE), bool)
-    frames[np.arange(3), 0, np.arange(3)] = True
-    episode = MadeUp(frames, np.array([1, 2], np.int32), np.zeros(2, np.float32), End.TERMINATED)
-    data = write(
-        tmp_path / "one",
-        [episode],
-        frame_shape=(SIZE, SIZE),
-        frame_dtype="bool",
-        stack=1,
-        num_actions=4,
-        env_options={},
-    )
+    data = episodes(tmp_path / "one", ((0, 1, 2), (1, 2), (0, 0), End.TERMINATED), actions=4)
     method = trained(replace(config, data=(tmp_path / "one",), steps=1), data)
     sample = method.sample(0)
     first = sample["valid"][:, 1]  # the segments that begin at x_0

@@ -76,6 +76,20 @@ def test_loose_runs_of_other_settings_or_versions_are_other_methods(tmp_path):
     assert "version.protovalue" in found.notes[0]
 
 
+def test_encoders_of_another_precision_are_another_method(tmp_path):
+    """What a run records is the precision that it used; the device, a place, tells nothing apart."""
+    for precision, device in (("float32", "cpu"), ("bfloat16", "cuda")):
+        two_encoders(tmp_path / precision, precision=precision, device=device)
+    assert read_results([tmp_path]).methods == ("pvn, precision bfloat16", "pvn, precision float32")
+    cells = [
+        {"env": ENV, "method": "pvn", "seeds": [0, 1], "pretraining_seed": seed,
+         "encoder": f"{precision}/pretrain/pvn-{seed}", "run": f"{precision}/online/pvn-{seed}"}
+        for seed, precision in enumerate(("float32", "bfloat16"))
+    ]  # fmt: skip
+    with pytest.raises(UserError, match="encoder.precision is bfloat16, but float32 in .*: a report does not mix them"):
+        read_results([made.study(tmp_path, cells)])
+
+
 def test_two_games_may_have_different_budgets(tmp_path):
     made.run(tmp_path / "a", ENV, [1.0], "random:minatar:1:0", batch_size=32)
     made.run(tmp_path / "b", "minatar/freeway", [1.0], "random:minatar:1:0", batch_size=64)

@@ -1,6 +1,7 @@
 """Encoders: networks that map stored observations to features (Impala-CNN, Nature-DQN, MinAtar), each with a width."""
 
 import math
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import ClassVar, Literal, cast
 
@@ -21,6 +22,7 @@ from protovalue.nets.layers import (
     planes,
     renormalize,
 )
+from protovalue.precision import Precision
 
 Readout = Literal["relu", "projection"]
 """How an encoder's last, dense layer gives features of the latents: dense(z) cut off at 0 or, as self-predictive
@@ -50,16 +52,23 @@ class Encoder(nn.Module):
         self.num_features = 0  # set by the subclass
         self.latent_shape = (0, 0, 0)  # channels, height and width of what the convolutions give; set by the subclass
         self.readout: Readout = "relu"
+        self.precision: Precision = "float32"  # that of its arithmetic; a method changes it while it computes its loss
+
+    def autocast(self) -> AbstractContextManager[object]:
+        """Return the context in which this network, and what else belongs to it, computes."""
+        device = next(self.parameters()).device.type
+        return torch.autocast(device, torch.bfloat16) if self.precision == "bfloat16" else nullcontext()
 
     def forward(self, obs: Tensor) -> Tensor:
         """Map observations (N, stack, H, W[, C]), uint8 or bool, to features (N, num_features), float32.
 
         They are >= 0, but for the readout "projection".
         """
-        latents = self.convolve(planes(obs, self.observation_shape))
-        if self.readout == "projection":
-            return cast("Tensor", self.dense(renormalize(latents)))
-        return F.relu_(self.dense(latents))
+        with self.autocast():
+            latents = self.convolve(planes(obs, self.observation_shape))
+            projection = self.readout == "projection"
+            features = self.dense(renormalize(latents)) if projection else F.relu_(self.dense(latents))
+        return cast("Tensor", features).to(torch.float32)
 
     def convolve(self, x: Tensor) -> Tensor:
         """Map (N, stack * C, H, W) in [0, 1] to the input of the dense layer, flattened."""

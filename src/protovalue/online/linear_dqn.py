@@ -16,6 +16,7 @@ from torch import Tensor
 from protovalue.config import OnlineConfig
 from protovalue.encoder import FrozenEncoder, load_encoder
 from protovalue.envs.base import Env
+from protovalue.envs.probe import random_observations
 from protovalue.envs.registry import import_module_of, make, same
 from protovalue.errors import UserError
 from protovalue.nets.encoders import ENCODERS, make_encoder
@@ -64,7 +65,6 @@ PRESETS: Presets = {
 }
 
 RANDOM = "random:"
-PROBE_ENVS, PROBE_STEPS, PROBE_EVERY = 16, 320, 10  # 16 * 320 / 10 = 512 observations, as many as a data set's probe
 
 
 class LinearDqn(Agent):
@@ -213,20 +213,6 @@ def feature_scale(encoder: FrozenEncoder, env: Env) -> float:
     if not recorded > 0:
         raise UserError("--feature-scale: the encoder's features are all zero on its data, expected some that are not")
     return float(recorded)
-
-
-def random_observations(like: Env) -> NDArray[Any]:
-    """Return observations of a random policy in an environment such as `like`, spread over 320 steps."""
-    env = make(like.env_id, PROBE_ENVS, **like.options)
-    rng = np.random.default_rng(0)
-    obs, _ = env.reset(seed=0)
-    kept = []
-    for step in range(PROBE_STEPS):
-        if step % PROBE_EVERY == 0:
-            kept.append(obs)
-        obs = env.step(rng.integers(env.num_actions, size=PROBE_ENVS))[0]
-    env.close()
-    return np.concatenate(kept)
 
 
 def encoder_checksum(encoder: FrozenEncoder) -> str:

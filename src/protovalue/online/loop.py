@@ -447,8 +447,8 @@ def config_from(cls: type[C], recorded: Mapping[str, Any], **changes: Any) -> C:
     try:
         config = checked(cls, known, "field config")
         # Older runs recorded these also where they did not apply.
-        used = {name: value for name, value in dependent.items() if config.dependent()[name][0]}
-        return replace(checked(cls, {**known, **used}, "field config"), **changes)
+        known |= {name: value for name, value in dependent.items() if config.dependent()[name][0]}
+        return replace(checked(cls, known, "field config"), **changes)
     except UserError as error:
         raise UserError(f"{changes.get('out', Path()) / CONFIG}: {error}") from error
 

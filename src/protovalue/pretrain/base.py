@@ -1,5 +1,7 @@
 """The interface of a method: what it samples, its parameters, its loss."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -12,6 +14,7 @@ from protovalue.config import PretrainConfig
 from protovalue.data.dataset import Dataset
 from protovalue.data.sampler import Sampler
 from protovalue.nets.encoders import Encoder, make_encoder
+from protovalue.precision import Precision
 
 Sample = dict[str, Tensor]
 
@@ -86,8 +89,24 @@ class Method(nn.Module):
         return self.sampler.batch_bytes
 
     def loss(self, sample: Sample) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the scalar loss and scalars to log."""
+        """Return the scalar loss and scalars to log.
+
+        All of it is float32. With `--precision bfloat16` the encoders (target networks' too) compute in bfloat16 and
+        give float32 features; what else is worth bfloat16 goes into `with self.encoder.autocast():`.
+        """
         raise NotImplementedError
+
+    @contextmanager
+    def in_precision(self, precision: Precision) -> Iterator[None]:
+        """Let the encoders compute in `precision` for a while."""
+        encoders = [module for module in self.modules() if isinstance(module, Encoder)]
+        for encoder in encoders:
+            encoder.precision = precision
+        try:
+            yield
+        finally:
+            for encoder in encoders:
+                encoder.precision = "float32"
 
     def after_step(self) -> None:
         """Update what follows the trained parameters, such as a target network."""

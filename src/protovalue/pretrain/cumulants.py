@@ -5,17 +5,15 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from protovalue.config import PretrainConfig, require
 from protovalue.data.dataset import Dataset
 from protovalue.indicators.cumulants import Cumulants, CumulantSpec, cumulants
 from protovalue.indicators.precompute import save_indicator
-from protovalue.losses import td_loss
-from protovalue.nets.heads import TaskHeads
-from protovalue.pretrain.base import Method, Sample, seeded
-from protovalue.pretrain.target import TargetNetwork
+from protovalue.pretrain.base import Sample
+from protovalue.pretrain.task_values import TaskValues
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,8 +55,8 @@ class CumulantsConfig(PretrainConfig):
         require(good, "--target-ema", self.target_ema, "at least 0 and less than 1")
 
 
-class RandomCumulants(Method):
-    """q_j(x, a) = phi(x)^T w_{j,a} + b_{j,a} for m cumulants c_j(x, x') = s (f_j(x') - f_j(x)) / sigma_j.
+class RandomCumulants(TaskValues):
+    """The m tasks are cumulants: c_j(x, x') = s (f_j(x') - f_j(x)) / sigma_j. psi_j is their optimal value.
 
     The discounted sum of a cumulant telescopes: sum_t gamma^t c_t = s (-f(x_0) + (1 - gamma) sum_{t>=1} gamma^(t-1)
     f(x_t)) / sigma while the episode goes on. So values are as large as s f / sigma, and dividing by the standard
@@ -85,38 +83,16 @@ class RandomCumulants(Method):
         self.tasks: Cumulants = cumulants(self.data, spec, config.cache, device)
         deviation = self.tasks.deviation if config.unit == "deviation" else np.ones(config.tasks, np.float32)
         self._factor = np.float32(config.scale) / np.where(deviation > 0, deviation, np.float32(1))
-        self.heads = TaskHeads(self.encoder.num_features, config.tasks, self.data.num_actions, seeded(config.seed, 1))
-        self.target = TargetNetwork({"encoder": self.encoder, "heads": self.heads}, config.target_ema)
+        self.add_heads(config.tasks, config.gamma, config.backup, config.target_ema)
 
-    def sample(self, step: int) -> Sample:
-        """Return transitions and all their cumulants."""
-        batch = self.sampler.batch(step)
-        return {
-            "frames": torch.from_numpy(batch.frames),
-            "action": torch.from_numpy(batch.action),
-            "terminal": torch.from_numpy(batch.terminal),
-            "reward": torch.from_numpy(self.tasks.differences(batch.index) * self._factor),
-        }
+    def rewards(self, index: NDArray[Any]) -> NDArray[Any]:
+        """Return c_j(x, x') of the given transitions (B, m)."""
+        return self.tasks.differences(index) * self._factor
 
     def loss(self, sample: Sample) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the squared TD error of all cumulants."""
-        obs, next_obs = sample["frames"][:, :-1], sample["frames"][:, 1:]
-        prediction = self.heads.taken(self.encoder(obs), sample["action"])  # (B, m)
-        with torch.no_grad():
-            next_features, heads = self.target["encoder"](next_obs), self.target["heads"]
-            best = self.config.backup == "max"
-            next_value = heads.all_actions(next_features).amax(dim=2) if best else heads.mean(next_features)
-        loss, error = td_loss(prediction, next_value, sample["reward"], sample["terminal"], self.config.gamma)
-        logged = {
-            "td_error_std": error.detach().std(),
-            "prediction_mean": prediction.detach().mean(),
-            "cumulant_std": sample["reward"].std(),
-        }
-        return loss, logged
-
-    def after_step(self) -> None:
-        """Let the target follow."""
-        self.target.follow()
+        loss, logged = super().loss(sample)
+        return loss, {**logged, "cumulant_std": sample["reward"].std()}
 
     def save_artifacts(self, folder: Path) -> None:
         """Keep the random networks with the run, so that any transition's cumulants can be computed again."""

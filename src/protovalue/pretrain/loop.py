@@ -14,17 +14,19 @@ from protovalue.config import PretrainConfig, require
 from protovalue.data.dataset import Dataset, open_dataset
 from protovalue.data.sampler import Prefetcher, Sampler
 from protovalue.encoder import save_encoder
+from protovalue.envs.probe import random_observations
 from protovalue.envs.registry import import_module_of, make
 from protovalue.errors import UserError
 from protovalue.interrupt import stop_on_interrupt
 from protovalue.nets.memory import keep_freed_memory
 from protovalue.nets.statistics import feature_statistics
+from protovalue.precision import Precision
 from protovalue.pretrain.base import Method, Sample
 from protovalue.pretrain.methods import method_class
 from protovalue.progress import ProgressBar
 from protovalue.runs import Checkpoint, Run, config_fields, read_run, restoring
 
-PROBE_SIZE = 512  # observations, fixed for a data set, on which features are looked at
+PROBE_SIZE = 512  # observations, fixed for a data set or an environment, on which features are looked at
 # What may differ when a run is resumed: where things lie and how it is computed, not what is computed.
 MAY_CHANGE = (
     "out",
@@ -62,7 +64,7 @@ def pretrain(config: PretrainConfig, quiet: bool = False) -> Path:
     device = _device(config)
     if config.threads:
         torch.set_num_threads(config.threads)
-    config = replace(config, threads=torch.get_num_threads())
+    config = replace(config, threads=torch.get_num_threads(), precision=_precision(config, device))
     recorded = {**config_fields(config), "data_checksum": data.checksum if data else None}
     with Run.open(config.out, recorded, MAY_CHANGE) as run:
         method = cls(config, data, observation_shape, device).to(device)
@@ -73,13 +75,12 @@ def pretrain(config: PretrainConfig, quiet: bool = False) -> Path:
                 step = _restore(method, optimizer, run.resumed_from)
         else:
             method.save_artifacts(run.path)
-        probe = _probe(data, device)
+        probe = _probe(data, env_id, device)
         summary: dict[str, Any] = {"steps": step, "num_features": method.encoder.num_features}
         if step < method.steps():
             summary |= _train(run, method, optimizer, step, probe, device, quiet)
-        if probe is not None:
-            with torch.inference_mode():
-                summary |= feature_statistics(method.encoder(probe))
+        with torch.inference_mode():
+            summary |= feature_statistics(method.encoder(probe))
         summary |= method.finish()
         options = data.env_options if data else make(env_id).options
         about = {"env_id": env_id, "env_options": options, "method": config.method, "config": recorded}
@@ -123,6 +124,13 @@ def _device(config: PretrainConfig) -> str:
     return "cuda" if config.device != "cpu" and torch.cuda.is_available() else "cpu"
 
 
+def _precision(config: PretrainConfig, device: str) -> Precision:
+    """Return the precision that is used: it decides the result, so it is recorded in place of "auto"."""
+    if config.precision == "auto":
+        return "bfloat16" if device == "cuda" else "float32"
+    return config.precision
+
+
 def _optimizer(method: Method, config: PretrainConfig) -> torch.optim.Adam | None:
     parameters = [parameter for parameter in method.parameters() if parameter.requires_grad]
     if method.steps() == 0:
@@ -131,12 +139,14 @@ def _optimizer(method: Method, config: PretrainConfig) -> torch.optim.Adam | Non
     return torch.optim.Adam(parameters, config.learning_rate, (0.9, 0.999), config.adam_epsilon, fused=True)
 
 
-def _probe(data: Dataset | None, device: str) -> Tensor | None:
-    """Return observations that are the same for every method and seed on this data set."""
+def _probe(data: Dataset | None, env_id: str, device: str) -> Tensor:
+    """Return observations that are the same for every method and seed on this data set, or in this environment."""
     if data is None:
-        return None
-    index = np.linspace(0, data.num_transitions - 1, PROBE_SIZE).astype(np.int64)
-    return torch.from_numpy(Sampler(data, PROBE_SIZE, 0).transitions(index).obs.copy()).to(device)
+        obs = random_observations(make(env_id))
+    else:
+        index = np.linspace(0, data.num_transitions - 1, PROBE_SIZE).astype(np.int64)
+        obs = Sampler(data, PROBE_SIZE, 0).transitions(index).obs.copy()
+    return torch.from_numpy(obs).to(device)
 
 
 def _train(
@@ -144,14 +154,14 @@ def _train(
     method: Method,
     optimizer: torch.optim.Adam | None,
     step: int,
-    probe: Tensor | None,
+    probe: Tensor,
     device: str,
     quiet: bool,
 ) -> dict[str, Any]:
     """Take optimiser steps to the end; return the last metrics."""
     config, steps = method.config, method.steps()
     assert optimizer is not None
-    bfloat16 = config.precision == "bfloat16" or (config.precision == "auto" and device == "cuda")
+    precision = _precision(config, device)
     if config.compile:
         method.encoder.compile()
     budget = config.memory << 20
@@ -164,7 +174,7 @@ def _train(
     with prefetch as samples, bar, stop_on_interrupt() as stop:
         for sample in samples:
             on_device: Sample = {name: tensor.to(device, non_blocking=True) for name, tensor in sample.items()}
-            with torch.autocast(device, torch.bfloat16, enabled=bfloat16):
+            with method.in_precision(precision):
                 loss, logged = method.loss(on_device)
             optimizer.zero_grad(set_to_none=True)
             loss.backward()  # type: ignore[no-untyped-call]
@@ -190,9 +200,8 @@ def _train(
                     "samples_per_second": rate,
                 }
                 metrics |= {name: float(value) for name, value in logged.items()}
-                if probe is not None:
-                    with torch.inference_mode():
-                        metrics |= feature_statistics(method.encoder(probe))
+                with torch.inference_mode():
+                    metrics |= feature_statistics(method.encoder(probe))
                 run.log(step, metrics)
                 last_time, last_step = time.perf_counter(), step
             if saving:

@@ -6,16 +6,15 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from protovalue.config import TRAINING, PretrainConfig, require
 from protovalue.data.dataset import Dataset, open_dataset
 from protovalue.indicators.precompute import IndicatorRewards, IndicatorSpec, indicator_rewards, save_indicator
-from protovalue.losses import td_loss
-from protovalue.nets.heads import TaskHeads
-from protovalue.pretrain.base import Method, Sample, seeded
+from protovalue.pretrain.base import Sample
 from protovalue.pretrain.holdout import compare_with_rollouts
-from protovalue.pretrain.target import TargetNetwork
+from protovalue.pretrain.task_values import TaskValues
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,8 +83,8 @@ class PvnConfig(PretrainConfig):
         require(good, "--target-every", self.target_every, "either it or --target-ema")
 
 
-class ProtoValueNetwork(Method):
-    """psi_j(x, a) = phi(x)^T w_{j,a} for m indicator rewards r_j, trained by temporal differences."""
+class ProtoValueNetwork(TaskValues):
+    """The m tasks are indicators: r_j(x) = 1 where x is in the random set j. psi_j is its successor measure."""
 
     Config: ClassVar[type[PretrainConfig]] = PvnConfig
     presets: ClassVar[dict[tuple[str, str], dict[str, Any]]] = {
@@ -127,7 +126,6 @@ class ProtoValueNetwork(Method):
         super().__init__(config, data, observation_shape, device)
         if not config.tasks:
             return
-        data = self.data
         assert config.proportion is not None
         spec = IndicatorSpec(
             config.indicator,
@@ -141,41 +139,21 @@ class ProtoValueNetwork(Method):
             config.rni_network or "dqn",
             config.rni_output or "linear",
         )
-        self.tasks: IndicatorRewards = indicator_rewards(data, spec, config.cache, device)
-        self.heads = TaskHeads(self.encoder.num_features, config.tasks, data.num_actions, seeded(config.seed, 1))
-        followed = {"encoder": self.encoder, "heads": self.heads}
-        self.target = TargetNetwork(followed, config.target_ema, config.target_every)
+        self.tasks: IndicatorRewards = indicator_rewards(self.data, spec, config.cache, device)
+        self.add_heads(config.tasks, config.gamma, config.backup, config.target_ema, config.target_every)
 
     def steps(self) -> int:
         """Return the number of gradient steps; none without tasks."""
         return super().steps() if self.config.tasks else 0
 
-    def sample(self, step: int) -> Sample:
-        """Return transitions and the rewards r_j(x) of all tasks."""
-        batch = self.sampler.batch(step)
-        return {
-            "frames": torch.from_numpy(batch.frames),
-            "action": torch.from_numpy(batch.action),
-            "terminal": torch.from_numpy(batch.terminal),
-            "reward": torch.from_numpy(self.tasks.rewards(batch.index)),
-        }
+    def rewards(self, index: NDArray[Any]) -> NDArray[Any]:
+        """Return r_j(x) of the given transitions (B, m)."""
+        return self.tasks.rewards(index)
 
     def loss(self, sample: Sample) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the squared TD error of all tasks."""
-        obs, next_obs = sample["frames"][:, :-1], sample["frames"][:, 1:]
-        prediction = self.heads.taken(self.encoder(obs), sample["action"])  # (B, m)
-        with torch.no_grad():
-            next_features = self.target["encoder"](next_obs)
-            heads = self.target["heads"]
-            mean = self.config.backup == "mean"
-            next_value = heads.mean(next_features) if mean else heads.all_actions(next_features).amax(dim=2)
-        loss, error = td_loss(prediction, next_value, sample["reward"], sample["terminal"], self.config.gamma)
-        logged = {
-            "td_error_std": error.detach().std(),
-            "prediction_mean": prediction.detach().mean(),
-            "indicator_proportion": sample["reward"].to(torch.float32).mean(),
-        }
-        return loss, logged
+        loss, logged = super().loss(sample)
+        return loss, {**logged, "indicator_proportion": sample["reward"].to(torch.float32).mean()}
 
     def save_artifacts(self, folder: Path) -> None:
         """Keep the indicators with the run, so that any frame's rewards can be computed again."""
@@ -204,10 +182,6 @@ class ProtoValueNetwork(Method):
             summary["holdout_rollout_mean"] = float(seen.mean())
             return {**summary, "holdout_correlation_per_task": correlation.tolist()}
         return summary
-
-    def after_step(self) -> None:
-        """Let the target follow."""
-        self.target.follow()
 
 
 METHOD = ProtoValueNetwork

@@ -144,19 +144,10 @@ class SelfPredictive(Method):
 
     def loss(self, sample: Sample) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the mean distance of predicted and seen projections."""
-        steps = range(1, self.config.horizon + 1)
-        z = self._latents(self.encoder, sample, 0)  # (B, H * W * C)
-        if "kept" in sample:
-            z = z * sample["kept"] / (1 - (self.config.dropout or 0.0))
-        z = _as_planes(z, self.encoder.latent_shape)
-        predictions = []
-        for k in steps:
-            z = self.transition(z, sample["action"][:, k - 1])
-            predictions.append(self.predictor(self.encoder.dense(flatten(z))))
-        with torch.no_grad():
-            target = self.target["encoder"]
-            targets = [target.dense(self._latents(target, sample, k)) for k in steps]
-        prediction, seen, valid = torch.stack(predictions, 1), torch.stack(targets, 1), sample["valid"]
+        with self.encoder.autocast():
+            expected, targets = self._projections(sample)
+        prediction = torch.stack([self.predictor(y.to(torch.float32)) for y in expected], 1)  # (B, K, n)
+        seen, valid = torch.stack(targets, 1).to(torch.float32), sample["valid"]
         if self.config.center == "yes":
             prediction, seen = centered(prediction, valid), centered(seen, valid)
         loss = latent_loss(prediction, seen, valid)
@@ -168,6 +159,22 @@ class SelfPredictive(Method):
     def after_step(self) -> None:
         """Let the target follow."""
         self.target.follow()
+
+    def _projections(self, sample: Sample) -> tuple[list[Tensor], list[Tensor]]:
+        """Return the projections (B, n) of the K latents that the model expects, and of those that the target sees."""
+        steps = range(1, self.config.horizon + 1)
+        z = self._latents(self.encoder, sample, 0)  # (B, H * W * C)
+        if "kept" in sample:
+            z = z * sample["kept"] / (1 - (self.config.dropout or 0.0))
+        z = _as_planes(z, self.encoder.latent_shape)
+        expected = []
+        for k in steps:
+            z = self.transition(z, sample["action"][:, k - 1])
+            expected.append(self.encoder.dense(flatten(z)))
+        with torch.no_grad():
+            target = self.target["encoder"]
+            seen = [target.dense(self._latents(target, sample, k)) for k in steps]
+        return expected, seen
 
     def _latents(self, encoder: Encoder, sample: Sample, k: int) -> Tensor:
         """Return the latents of the augmented observation x_k, (B, H * W * C)."""

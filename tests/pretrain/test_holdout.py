@@ -1,0 +1,102 @@
+"""Monte Carlo comparison: discounted sums and correlations by hand, on episodes that terminated."""
+
+import numpy as np
+import pytest
+import torch
+
+from protovalue.data.format import End
+from protovalue.errors import UserError
+from protovalue.pretrain.holdout import compare_with_rollouts, discounted_sums
+from tests.data.helpers import made_up, write
+
+
+def test_discounted_sums_by_hand():
+    rewards = np.array([[1.0, 0.0], [0.0, 0.0], [1.0, 1.0]])
+    assert discounted_sums(rewards, 0.5).tolist() == [[1.25, 0.25], [0.5, 0.5], [1.0, 1.0]]
+
+
+def countdowns(folder, lengths, ends=()):
+    """Episodes in which every pixel of step t of T is T - t, and the action t mod 4."""
+    episodes = []
+    for number, length in enumerate(lengths):
+        end = ends[number] if ends else End.TERMINATED
+        episode = made_up(length, np.random.default_rng(length), end)
+        episode.frames[:] = (length - np.arange(length + 1))[:, None, None]
+        episode.actions[:] = np.arange(length) % 4
+        episodes.append(episode)
+    return write(folder, episodes)
+
+
+def left(obs):
+    """Return the pixel of the latest frame: how many steps are left."""
+    return obs[:, -1, 0, :1].float()
+
+
+def test_by_hand(tmp_path):
+    """Lengths 2 and 1; the reward is 1 while two steps are left, and gamma 1/2: the sums are 1, 0 and 0.
+
+    The predictions 10 (T - t) + 100 a are 20, 110 and 10. The longest episode was cut and does not count.
+    """
+    data = countdowns(tmp_path / "set", (2, 5, 1), (End.TERMINATED, End.CUT, End.TERMINATED))
+    correlation, predicted, seen = compare_with_rollouts(
+        data,
+        lambda obs: torch.cat([left(obs) == 2, left(obs) > 99], dim=1),
+        lambda obs, action: torch.cat([10 * left(obs) + 100 * action[:, None], left(obs)], dim=1),
+        0.5,
+        "cpu",
+    )
+    expected = np.corrcoef([20, 110, 10], [1, 0, 0])[0, 1]
+    np.testing.assert_allclose(correlation, [expected, np.nan])  # what never fires has no correlation
+    np.testing.assert_allclose(predicted, [140 / 3, 4 / 3])
+    np.testing.assert_allclose(seen, [1 / 3, 0])
+
+
+def test_rollouts_agree_with_a_perfect_prophet_and_not_with_its_opposite(tmp_path):
+    """Reward is 1 in every state, so the sum at step t of T is (1 - g^(T-t)) / (1 - g)."""
+    data = countdowns(tmp_path / "set", (3, 9, 5, 6), (*3 * [End.TERMINATED], End.TRUNCATED))
+
+    def always(obs):
+        return torch.ones(len(obs), 1, dtype=torch.bool)
+
+    def prophet(obs, action):
+        return (1 - 0.9 ** left(obs)) / 0.1
+
+    correlation, predicted, seen = compare_with_rollouts(data, always, prophet, 0.9, "cpu")
+    assert correlation[0] == pytest.approx(1.0)
+    assert predicted[0] == pytest.approx(seen[0], rel=1e-5)
+    correlation, *_ = compare_with_rollouts(data, always, lambda obs, action: -prophet(obs, action), 0.9, "cpu")
+    assert correlation[0] == pytest.approx(-1.0)
+
+
+@pytest.mark.parametrize(("most", "counted"), [(1, 2), (2, 2), (3, 6), (6, 6), (7, 9), (99, 9)])
+def test_whole_episodes_are_taken_until_there_are_enough(tmp_path, most, counted):
+    data = countdowns(tmp_path / "set", (2, 4, 3))
+    asked = []
+
+    def predict(obs, action):
+        asked.append(len(obs))
+        return left(obs)
+
+    compare_with_rollouts(data, lambda obs: left(obs) > 1, predict, 0.5, "cpu", most)
+    assert sum(asked) == counted
+
+
+def test_long_episodes_are_seen_in_parts(tmp_path):
+    """No part of more than 512 observations; the sums go over all of them."""
+    data = countdowns(tmp_path / "set", (1030,))
+    parts = []
+
+    def rewards(obs):
+        parts.append(len(obs))
+        return torch.ones(len(obs), 1, dtype=torch.bool)
+
+    _, predicted, seen = compare_with_rollouts(data, rewards, lambda obs, action: action[:, None], 0.0, "cpu")
+    assert parts == [512, 512, 6]
+    assert seen[0] == 1
+    assert predicted[0] == pytest.approx(np.mean(np.arange(1030) % 4))
+
+
+def test_data_without_an_end_are_refused(tmp_path):
+    data = countdowns(tmp_path / "set", (3, 2), (End.CUT, End.TRUNCATED))
+    with pytest.raises(UserError, match="set: --holdout needs episodes that terminated, found none"):
+        compare_with_rollouts(data, left, lambda obs, action: left(obs), 0.9, "cpu")
