@@ -184,6 +184,16 @@ def test_stable_baselines3_sees_the_same_steps(scripted):
     assert env.env.closed
 
 
+def test_a_single_environment_is_seeded_too(encoder):
+    adapter = protovalue.FeatureEnv(protovalue.make("minatar/breakout", 1), encoder).to_sb3()
+    first = []
+    for seed in (*range(8), 0):  # Breakout begins in one of two ways
+        adapter.seed(seed)
+        first.append(adapter.reset().tobytes())
+    assert first[0] == first[-1]
+    assert len(set(first)) == 2
+
+
 def test_another_way_to_end_episodes_is_refused(scripted):
     env, _ = scripted
     env.env.metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}

@@ -182,6 +182,11 @@ def test_a_recorder_goes_back_to_a_checkpoint(tmp_path):
     with pytest.raises(UserError, match="holds a data set that this run did not begin; choose another folder"):
         recorder(tmp_path).check()  # a finished one is not begun again
     with pytest.raises(UserError, match="did not begin"):
+        recorder(tmp_path).open()
+    with pytest.raises(UserError, match="found 2 episodes, expected the 3"):
+        recorder(tmp_path).resume(3, saved[1])
+    assert open_dataset(tmp_path).checksum == data.checksum
+    with pytest.raises(UserError, match="did not begin"):
         recorder(tmp_path, stages=5).check(2)
     recorder(tmp_path / "new").check()
     recorder(tmp_path / "new").check(0)

@@ -337,6 +337,7 @@ def test_bytes_of_a_step():
     # Impala 1x: 512 features of 2 bytes, 1 for action and kind, 2 for the clipped reward.
     assert Layout((512,), np.float16, 18, reward_dtype=np.float16).step_bytes == 1027
     assert Layout((84, 84), np.uint8, 18, stack=4).step_bytes == 7056 + 1 + 4 + 1
+    assert Layout((1,), np.uint8, 64).step_bytes == 1 + 1 + 4  # 64 actions of 4 kinds are what a byte holds
     assert Layout((1,), np.uint8, 65).step_bytes == 1 + 2 + 4
 
 
