@@ -144,6 +144,7 @@ def _other_game(world: World) -> None:
     other = "online --encoder {encoder} --env minatar/asterix --steps 30 --replay-min 20 --out {out}"
     refused(other, "--other-game allows it all the same")(world)
     world.good(f"{other} --other-game")
+    refused(f"{BASE['online']} --other-game", "--other-game: found it with random:minatar:1")(world)
 
 
 def _data(world: World) -> None:
@@ -163,6 +164,10 @@ def _stages(world: World) -> None:
 
 ONLINE: dict[str, Check] = {
     "encoder": differ(BASE["online"], BASE["online"].replace("minatar:1", "minatar:1:3"), learned),
+    "epsilon_steps": both(
+        shared("online")["epsilon_steps"],
+        refused(f"{BASE['online']} --preset paper --replay-size 1000 --epsilon-steps 5", "--epsilon-steps: found 5"),
+    ),
     "feature_scale": differ(BASE["online"], f"{BASE['online']} --feature-scale none", learned),
     "replay_dtype": both(
         differ(BASE["online"], f"{BASE['online']} --replay-dtype float32", learned),
@@ -212,7 +217,10 @@ EVALUATE: dict[str, Check] = {
     "run": differ(PLAY, PLAY.replace("{agents}", "{others}"), played),
     "episodes": differ(PLAY, PLAY.replace("episodes 4", "episodes 5"), played),
     "epsilon": differ(PLAY, f"{PLAY} --epsilon 1", played),
-    "num_envs": differ(PLAY, PLAY.replace("envs 4", "envs 1"), played),
+    "num_envs": both(
+        differ(PLAY, PLAY.replace("envs 4", "envs 1"), played),
+        refused(f"{PLAY} --num-envs 9", "--num-envs: found 9"),
+    ),
     "seed": differ(PLAY, f"{PLAY} --seed 1", played),
     "out": _evaluation_out,
     "video": _video,
