@@ -22,6 +22,7 @@ from protovalue.files import read_json
 from protovalue.nets.encoders import make_encoder
 from protovalue.online import dqn, linear_dqn
 from protovalue.online.dqn import train_dqn
+from protovalue.online.draws import EVALUATE, Draws
 from protovalue.online.linear_dqn import train_online
 
 
@@ -136,6 +137,21 @@ def test_a_share_epsilon_of_the_actions_is_random(epsilon):
             for j in range(i):  # independent: both the same other action in 4 of 25 x epsilon^2
                 both = ((actions[i] == actions[j]) & (actions[i] > 0)).mean()
                 assert both == pytest.approx(4 / 25 * epsilon**2, abs=0.04)
+
+
+def test_random_actions_are_a_function_of_seed_and_step():
+    """At each step, one number of an environment says whether its action is random, another one which it is."""
+    games = [Scripted(number, [300]) for number in range(4)]
+    agent = Pressing(2)
+    agent.num_actions = 5
+    play(scripted(*games, actions=5), agent, [4, 9], 2, 0.7, seed=3, quiet=True)
+    for s, seed in enumerate((4, 9)):
+        own = int(np.random.SeedSequence([seed, 2, 3, 2]).generate_state(1)[0]) >> 1  # after the environments' 0 and 1
+        numbers = Draws([own], EVALUATE, 4)
+        for t in range(300):  # more than one block of numbers
+            whether, which = numbers(t).reshape(2, 2)
+            expected = np.where(whether < 0.7, np.floor(5 * which), 0)
+            assert [games[2 * s + e].actions[t] for e in (0, 1)] == expected.tolist()
 
 
 def test_the_greedy_action_is_of_the_agent_whose_environment_it_is():

@@ -181,6 +181,12 @@ def test_two_steps_of_adam_by_hand() -> None:
     assert sgd_thresholds([first, second], 0.25, 2, 0.1).tolist() == pytest.approx([two], rel=1e-5)
 
 
+def test_adams_epsilon_slows_small_slopes_down() -> None:
+    """3/4 fire where 0.7499 should: a slope of 1e-4 over 1e-4 + 1.5e-4 is 0.4 of the rate."""
+    found = sgd_thresholds([column(1.0, 2.0, -1.0, 3.0)], 0.7499, 1, 0.1)
+    assert found.tolist() == pytest.approx([0.04], rel=2e-3)
+
+
 def test_the_papers_burn_in_and_rate_are_the_defaults() -> None:
     defaults = {name: one.default for name, one in inspect.signature(sgd_thresholds).parameters.items()}
     assert (defaults["steps"], defaults["learning_rate"]) == (62_500, 1e-4)
@@ -207,8 +213,13 @@ def test_warnings_name_the_tasks() -> None:
     assert proportion_warnings([0.01498, 0.00502], 0.01) == []  # half of the proportion is not yet far
     (line,) = proportion_warnings([0.01502, 0.00498], 0.01)
     assert line.startswith("2 of 2 tasks fire on a proportion far from 0.01 (the furthest is")
+    assert proportion_warnings([0.75, 0.25], 0.5) == []  # exactly half, without rounding
     (line,) = proportion_warnings([1.0] * 10, 0.01)
     assert line.endswith("task 0, 1, 2, 3, 4, 5, 6, 7, 8, 9")
+    (line,) = proportion_warnings([1.0] * 11, 0.01)
+    assert line.endswith("8, 9, ... (11 in all)")
+    (line,) = proportion_warnings([0.8, 0.05], 0.5, tolerance=0.1)  # further below than the other is above
+    assert "the furthest is 0.05, task 1)" in line
 
 
 def test_a_constant_network_is_warned_about() -> None:

@@ -133,6 +133,12 @@ def test_the_width_multiplies_every_layer(name: str) -> None:
     np.testing.assert_allclose(encoder(obs)[0].detach().numpy(), expected, atol=1e-5)
 
 
+def test_what_is_saved_is_what_is_learned() -> None:
+    """The places of MinAtar's patches follow from the frame's size; a file of weights does not hold them."""
+    encoder = make_encoder("minatar", BREAKOUT, 1, generator())
+    assert encoder.state_dict().keys() == dict(encoder.named_parameters()).keys()
+
+
 @pytest.mark.parametrize(("name", "size"), [("impala", 1), ("nature", 1), ("minatar", 3)])
 def test_the_smallest_frames(name: str, size: int) -> None:
     encoder = make_encoder(name, (1, size, size), 1, generator())

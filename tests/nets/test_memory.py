@@ -40,3 +40,17 @@ def test_other_c_libraries_are_left_alone(monkeypatch):
     monkeypatch.setattr(platform, "libc_ver", lambda: ("", ""))
     monkeypatch.setattr(ctypes, "CDLL", lambda name: pytest.fail("the C library was asked"))
     memory.keep_freed_memory()
+
+
+def test_what_glibc_is_told(monkeypatch):
+    """From its <malloc.h>: M_MMAP_MAX is -4, and 0 switches it off; M_TRIM_THRESHOLD is -1, and -1 switches it off."""
+    calls = []
+
+    class Library:
+        def mallopt(self, parameter, value):
+            calls.append((parameter, value))
+
+    monkeypatch.setattr(platform, "libc_ver", lambda: ("glibc", "2.39"))
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: Library())
+    memory.keep_freed_memory()
+    assert calls == [(-4, 0), (-1, -1)]

@@ -28,6 +28,15 @@ def test_the_entropy_of_known_singular_values(rows: int, columns: int) -> None:
     assert effective_rank(features.float()) == pytest.approx(2 * math.sqrt(2), rel=1e-4)
 
 
+@pytest.mark.parametrize(("rows", "columns"), [(9, 3), (3, 9)])
+def test_no_larger_matrix_is_decomposed_than_needed(rows: int, columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """4096 features of some hundred states: of the two products, the smaller has all that is not zero."""
+    sizes, real = [], torch.linalg.eigvalsh
+    monkeypatch.setattr(torch.linalg, "eigvalsh", lambda matrix: sizes.append(tuple(matrix.shape)) or real(matrix))
+    effective_rank(torch.rand(rows, columns, generator=torch.Generator().manual_seed(0)))
+    assert sizes == [(3, 3)]
+
+
 def test_features_are_not_centred() -> None:
     assert effective_rank(torch.ones(5, 3)) == pytest.approx(1.0, abs=1e-5)
 

@@ -37,6 +37,11 @@ class Encoder(nn.Module):
 
     minimum_size: ClassVar[int] = 1
     """Smallest height and width of a frame [pixels]."""
+    # These three are set by the subclass.
+    num_features: int
+    latent_shape: tuple[int, int, int]
+    """Channels, height and width of what the convolutions give."""
+    dense: Dense
 
     def __init__(self, observation_shape: tuple[int, ...]) -> None:
         super().__init__()
@@ -49,8 +54,6 @@ class Encoder(nn.Module):
         self.observation_shape = tuple(observation_shape)
         self.frame_size = (height, width)
         self.in_channels = stack * channels
-        self.num_features = 0  # set by the subclass
-        self.latent_shape = (0, 0, 0)  # channels, height and width of what the convolutions give; set by the subclass
         self.readout: Readout = "relu"
         self.precision: Precision = "float32"  # that of its arithmetic; a method changes it while it computes its loss
 
@@ -73,8 +76,6 @@ class Encoder(nn.Module):
     def convolve(self, x: Tensor) -> Tensor:
         """Map (N, stack * C, H, W) in [0, 1] to the input of the dense layer, flattened."""
         raise NotImplementedError
-
-    dense: Dense
 
 
 class _ResidualBlock(nn.Module):
