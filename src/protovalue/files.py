@@ -168,7 +168,7 @@ def read_bytes(path: Path) -> bytes:
         size = os.fstat(file.fileno()).st_size
         if size > _LARGEST:
             raise UserError(f"{path}: damaged: found {size:,} bytes, expected at most {_LARGEST:,}")
-        return file.read(_LARGEST)
+        return file.read(size)
 
 
 def _digest(fields: Mapping[str, Any]) -> str:

@@ -36,7 +36,7 @@ def run_rlu(path, out, **settings):
 
 
 def run_replay(folder, out):
-    return import_dqn_replay(ImportDqnReplayConfig(source=(str(folder),), out=out, workers=1), quiet=True)
+    return import_dqn_replay(ImportDqnReplayConfig(source=(str(folder),), out=out), quiet=True)
 
 
 def run_minari(folder, out, **settings):

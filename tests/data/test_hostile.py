@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import zstandard
 
+from protovalue import files
 from protovalue.cli import main
 from protovalue.config import CollectConfig, DataVerifyConfig
 from protovalue.data import format as fmt
@@ -312,7 +313,8 @@ def test_deep_json_in_a_manifest_is_one_line(folder, capsys):
 
 
 def test_an_environment_whose_observations_are_too_large():
-    env = make("gym/Counting-v0", 1, stack=1025)
+    env = make("gym/Counting-v0", 1)
+    env.stack = 1025  # more than `make` would give
     with pytest.raises(UserError, match=r"gym/Counting-v0: field stack: found 1025, expected 1 to 1024"):
         manifest_of(env)
 
@@ -402,7 +404,7 @@ def test_a_picture_that_cannot_be_written_is_named(folder, tmp_path, capsys, mon
     def full(*_args):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_bytes", full)
+    monkeypatch.setattr(files, "write_all", full)
     assert main(["data", "info", str(folder), "--picture", str(picture)]) == 2
     assert capsys.readouterr().err == f"pvn: {picture}: No space left on device\n"
 

@@ -32,7 +32,7 @@ class MinAtarEnv(Env):
         frame = (shared.SIZE, shared.SIZE, rules.CHANNELS)
         self._describe(env_id, options, num_envs, frame, np.bool_, len(self._action_set))
         self._sticky = float(options["sticky"])
-        self._max_steps = -1 if options["max_steps"] is None else int(options["max_steps"])
+        self._max_steps = int(options["max_steps"])
         self._fields = shared.COMMON | rules.FIELDS
         self._step = stepping.compile_step(game)
         self._games = np.zeros(num_envs, shared.record(rules))

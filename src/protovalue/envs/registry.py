@@ -76,7 +76,7 @@ def _registered(env_id: str) -> str:
     return f"gym/{name.rpartition(':')[2]}" if family == "gym" else env_id
 
 
-_MOST = {"stack": 256, "frameskip": 1_000, "noop_max": 10_000, "max_steps": 10**9}  # a number may come from a file
+_MOST = {"stack": 1_024, "frameskip": 1_000, "noop_max": 10_000, "max_steps": 10**9}  # a number may come from a file
 _FRAMES = (1 << 31) - 1  # what the emulator can count
 
 
