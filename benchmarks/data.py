@@ -216,14 +216,17 @@ def game_speeds(name: str, calls: int, rounds: int) -> dict[str, float]:
         return run
 
     ours = {count: make(f"minatar/{name}", count) for count in (1, 16)}
-    theirs = [PackageGame(name) for _ in range(16)]
     frame, actions = alone.env.state().shape, len(alone.actions)
-    package = PythonEnv("package", ours[16].options, theirs, frame, np.bool_, actions)
+    theirs = {count: [PackageGame(name) for _ in range(count)] for count in (1, 16)}
+    package = {
+        count: PythonEnv("package", ours[1].options, some, frame, np.bool_, actions) for count, some in theirs.items()
+    }
     players = {
-        "package, bare loop": (bare, 1, 4 * calls),
-        "package, 16 games": (through(package), 16, calls // 4),
-        "ours, 1 game": (through(ours[1]), 1, 4 * calls),
-        "ours, 16 games": (through(ours[16]), 16, 4 * calls),
+        "package, bare loop": (bare, 1, 16 * calls),
+        "package, 1 game": (through(package[1]), 1, 8 * calls),
+        "package, 16 games": (through(package[16]), 16, calls // 2),
+        "ours, 1 game": (through(ours[1]), 1, 16 * calls),
+        "ours, 16 games": (through(ours[16]), 16, 8 * calls),
     }
     found: dict[str, list[float]] = {what: [] for what in players}
     for _ in range(rounds):
@@ -244,6 +247,7 @@ def games(calls: int, rounds: int) -> dict[str, float]:
         many, one = speed["ours, 16 games"], speed["ours, 1 game"]
         result[f"{name}, 16 games / package behind our interface"] = many / speed["package, 16 games"]
         result[f"{name}, 16 games / package, bare loop"] = many / speed["package, bare loop"]
+        result[f"{name}, 1 game / package behind our interface"] = one / speed["package, 1 game"]
         result[f"{name}, 1 game / package, bare loop"] = one / speed["package, bare loop"]
     return result
 

@@ -392,6 +392,13 @@ def test_every_version_that_a_run_or_its_encoder_saw_counts(tmp_path):
     assert methods == ("pvn, pretrained with protovalue 0.0.9", "pvn, pretrained with protovalue 0.1.0")
 
 
+def test_runs_with_the_games_of_the_package_are_not_mixed_with_ours(tmp_path):
+    for seed, games in enumerate(("1.0.15", "protovalue-1")):
+        versions = {**made.VERSIONS, "minatar": games}
+        made.run(tmp_path / games, "minatar/breakout", [1.0], f"random:minatar:1:{seed}", versions=versions)
+    assert read_results([tmp_path]).methods == ("random, minatar 1.0.15", "random, minatar protovalue-1")
+
+
 def test_versions_that_a_study_mixes_are_refused(tmp_path):
     _, folder = a_study(tmp_path)
     path = folder / "online/pvn-1/config.json"
