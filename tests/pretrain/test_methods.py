@@ -11,9 +11,10 @@ from protovalue.data.collect import collect
 from protovalue.data.dataset import open_dataset
 from protovalue.data.sampler import Sampler
 from protovalue.encoder import load_encoder
+from protovalue.errors import UserError
 from protovalue.pretrain import base
 from protovalue.pretrain.loop import pretrain
-from protovalue.pretrain.methods import method_class, method_names
+from protovalue.pretrain.methods import config_class, method_class, method_names
 from protovalue.runs import read_metrics, read_run
 from tests.pretrain.helpers import atari_shaped
 
@@ -79,3 +80,36 @@ def test_the_memory_of_a_sample_is_known(folders, tmp_path, name):
     frames = [tensor for tensor in method.sample(0).values() if tensor.dtype == torch.uint8]
     held = sum(tensor.untyped_storage().nbytes() for tensor in frames)  # the last frame of all may be beyond the view
     assert method.sample_bytes() == pytest.approx(held, abs=84 * 84)
+
+
+@pytest.mark.parametrize(
+    ("args", "name"),
+    [
+        ([], "pvn"),
+        (["--out", "bc"], "pvn"),
+        (["--method", "bc", "--out", "run"], "bc"),
+        (["--out", "run", "--method", "spr"], "spr"),
+        (["--method=reward"], "reward"),
+        (["--method", "bc", "--method=laplacian"], "laplacian"),
+        (["--method"], "pvn"),  # what is missing is for the parser to say
+    ],
+)
+def test_the_command_line_chooses_the_settings(args, name):
+    assert config_class(args) is method_class(name).Config
+
+
+@pytest.mark.parametrize("line", ["", "METHOD = 'bc'", "METHOD = dict", "METHOD = None"])
+def test_a_file_without_a_method_is_refused(tmp_path, line):
+    (tmp_path / "mine.py").write_text(line)
+    with pytest.raises(UserError, match="mine.py defines no METHOD, expected a class that extends Method"):
+        method_class(str(tmp_path / "mine.py"))
+
+
+def test_a_file_with_a_method(tmp_path):
+    (tmp_path / "mine.py").write_text("from protovalue.pretrain.bc import BehaviourCloning as METHOD")
+    assert method_class(str(tmp_path / "mine.py")) is method_class("bc")
+    for name in ("nowhere.py", "."):
+        with pytest.raises(UserError, match="unknown method|expected a Python file"):
+            method_class(str(tmp_path / name))
+    with pytest.raises(UserError, match="unknown method 'task_values'"):
+        method_class("task_values")

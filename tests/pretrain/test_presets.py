@@ -130,6 +130,10 @@ def test_every_preset_of_every_method(name, preset, env_id):
         assert getattr(found, key) == value, key
 
 
+def test_only_the_random_initialisation_does_without_data():
+    assert [name for name in method_names() if not method_class(name).needs_data] == ["random"]
+
+
 def test_what_is_given_is_kept():
     given = {"encoder": "nature", "width": 3, "steps": 0, "batch_size": 7, "learning_rate": 0.5, "threads": 2}
     found = resolved("spr", "minatar/breakout", **given, dropout=0.0, target_ema=0.0, shift=1, center="no")
