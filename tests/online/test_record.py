@@ -190,6 +190,8 @@ def test_a_recorder_goes_back_to_a_checkpoint(tmp_path):
         recorder(tmp_path, stages=5).check(2)
     recorder(tmp_path / "new").check()
     recorder(tmp_path / "new").check(0)
+    with pytest.raises(UserError, match="new: found 0 episodes, expected the 1 that the run has recorded"):
+        recorder(tmp_path / "new").check(1)
     assert not (tmp_path / "new").exists()
 
 
