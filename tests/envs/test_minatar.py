@@ -75,6 +75,8 @@ def play_both(env, theirs, policy, steps) -> SimpleNamespace:
         seen.ended += int((terminated | truncated).sum())
         seen.reward += float(rewards.sum())
         seen.best = max(seen.best, float(rewards.max()))
+        if step % 10 == 0:  # whatever a game can be in can be saved and loaded
+            env.load_state(json.loads(json.dumps(env.save_state())))
     return seen
 
 
@@ -355,6 +357,50 @@ def test_states_that_no_game_can_be_in_are_refused(name, field, value, message):
     assert message in str(error.value)
     assert str(error.value).startswith(f"minatar/{name}: the saved state is damaged: ")
     assert json.dumps(env.save_state()) == before, "nothing was changed"
+
+
+# What decides where compiled code reads and writes.
+PLACES = {
+    "asterix": {"x": (0, 9), "y": (1, 8), "thing_x": (0, 9), "heading": (-1, 1), "kind": (0, 2)},
+    "breakout": dict.fromkeys(("paddle", "x", "y", "last_x", "last_y"), (0, 9)) | {"right": (-1, 1), "down": (-1, 1)},
+    "freeway": {"y": (0, 9), "car_x": (0, 9), "speed": (1, 5), "heading": (-1, 1)},
+    "seaquest": {"x": (0, 9), "y": (0, 8), "heading": (-1, 1), "air": (-1, 200), "num_fish": (0, 32)},
+    "space_invaders": {"x": (0, 9), "aliens": (0, 1023), "shots": (0, 1023), "bombs": (0, 1023)},
+}
+
+
+@pytest.mark.parametrize("name", GAMES)
+def test_states_with_something_outside_of_the_grid_are_refused(name):
+    env = make(f"minatar/{name}", 1)
+    env.reset(seed=0)
+    state = env.save_state()
+    for field, (low, high) in PLACES[name].items():
+        shape = env._games[field].shape[1:]
+        for value in (low, high, low - 1, high + 1):
+            game = {**state["games"][0], field: np.full(shape, value).tolist()}
+            changed = {**state, "games": [game]}
+            if low <= value <= high:
+                env.load_state(changed)
+            else:
+                with pytest.raises(UserError, match=f"{field}: found"):
+                    env.load_state(changed)
+
+
+def test_lists_of_seaquest_with_something_outside_of_the_grid_are_refused():
+    env = make("minatar/seaquest", 1)
+    env.reset(seed=0)
+    state = env.save_state()
+    for field in ("bullets", "divers", "enemy_bullets", "fish", "submarines"):
+        for column, (low, high) in enumerate([(0, 9), (0, 9), (-1, 1)]):
+            for value in (low, high, low - 1, high + 1):
+                row = [4, 4, 1, 0, 0]
+                row[column] = value
+                changed = {**state, "games": [{**state["games"][0], field: [row]}]}
+                if low <= value <= high:
+                    env.load_state(changed)
+                else:
+                    with pytest.raises(UserError, match=f"{field}: found"):
+                        env.load_state(changed)
 
 
 def test_states_of_other_sizes_are_refused():
