@@ -318,7 +318,7 @@ class Loop:
         if going_on:
             self._env.reset()
             self._obs = self._env.load_state(state["env"])
-            self._returns, self._lengths = np.array(state["returns"]), np.array(state["lengths"], np.int64)
+            self._returns, self._lengths = np.array(state["returns"], float), np.array(state["lengths"], np.int64)
         else:
             self._obs, _ = self._env.reset(seed=environment_seeds(self.seeds, TRAIN, self.step))
             self._replay.cut()
