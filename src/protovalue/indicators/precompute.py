@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import Tensor
 
 from protovalue.data.dataset import Dataset
@@ -27,6 +27,7 @@ from protovalue.files import (
     read_json,
     refuse_links,
     size_and_crc,
+    write_atomic,
     write_json,
 )
 from protovalue.indicators.base import Indicator
@@ -281,8 +282,8 @@ def _random_batches(scores: NDArray[np.float32], seed: int, size: int = 256) -> 
 def save_indicator(indicator: Indicator, folder: Path, about: Mapping[str, Any] | None = None) -> None:
     """Write an indicator with its thresholds as JSON and safetensors."""
     make_folder(folder)
-    refuse_links(folder)
-    save_file({name: tensor.cpu().contiguous() for name, tensor in indicator.state_dict().items()}, folder / NETWORKS)
+    tensors = save({name: tensor.cpu().contiguous() for name, tensor in indicator.state_dict().items()})
+    write_atomic(folder / NETWORKS, tensors)
     write_json(folder / ABOUT, {"format": FORMAT, "indicator": indicator.config(), **(about or {})})
 
 
