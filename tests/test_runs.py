@@ -3,7 +3,11 @@
 import json
 import os
 import random
+import re
+import resource
+import shutil
 import signal
+import struct
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +16,8 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from protovalue.errors import UserError
-from protovalue.runs import Run, read_checkpoint, read_metrics, read_run
+from protovalue.files import read_json, size_and_crc, write_json
+from protovalue.runs import Checkpoint, Run, read_checkpoint, read_metrics, read_run, restoring
 
 
 @dataclass(frozen=True)
@@ -142,6 +147,183 @@ def test_a_full_disk_names_the_checkpoint_that_is_kept(tmp_path, monkeypatch):
         with pytest.raises(UserError, match="No space left on device; the checkpoint of step 10 is kept"):
             run.save(20, {"x": np.ones(2)}, {})
     assert names(tmp_path / "run" / "checkpoints") == ["step-000000000010"]
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (b"nonsense\n", "not JSON"),
+        (b"[" * 100_000 + b"\n", "not JSON"),
+        (b'{"time": 1.0}\n', "no step"),
+        (b'{"step": "3"}\n', "no step"),
+        (b'{"step": true}\n', "no step"),
+        (b'{"step": -1}\n', "no step"),
+        (b'{"step": 3, "loss": "small"}\n', "'loss' is no number"),
+        (b'{"step": 3, "x": 1.0, "crc32": 7}\n', "its checksum does not match"),
+    ],
+)
+def test_a_damaged_line_of_metrics_is_named_and_the_run_goes_on(tmp_path, uninterrupted, caplog, line, reason):
+    train(tmp_path / "run", Config(), stop_at=30)
+    path = tmp_path / "run" / "metrics.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([*lines[:4], line, *lines[4:]]))
+    said = f"{path}: damaged: line 5 ({reason}): left out"
+    with pytest.raises(UserError, match=re.escape(said)):
+        read_metrics(tmp_path / "run", whole=True)
+    assert len(read_metrics(tmp_path / "run")) == 30
+    assert said in caplog.text
+    caplog.clear()
+    train(tmp_path / "run", Config())
+    assert said in caplog.text
+    assert result(tmp_path / "run") == uninterrupted
+    caplog.clear()
+    read_metrics(tmp_path / "run", whole=True)
+    assert caplog.text == ""
+
+
+def test_a_last_line_of_metrics_that_a_kill_cut_short_is_cut_off_and_said(tmp_path, uninterrupted, caplog):
+    train(tmp_path / "run", Config(), stop_at=28)
+    path = tmp_path / "run" / "metrics.jsonl"
+    whole = path.read_bytes()
+    path.write_bytes(whole + whole.splitlines(keepends=True)[-1][:-1])
+    train(tmp_path / "run", Config(), stop_at=28)
+    assert "metrics.jsonl: damaged: line 29 (cut short): left out" in caplog.text
+    assert path.read_bytes() == whole
+    train(tmp_path / "run", Config())
+    assert result(tmp_path / "run") == uninterrupted
+
+
+def test_metrics_that_were_logged_with_a_checkpoint_stay_as_they_are(tmp_path):
+    train(tmp_path / "run", Config(), stop_at=28)
+    path = tmp_path / "run" / "metrics.jsonl"
+    before = path.stat().st_ino
+    train(tmp_path / "run", Config(), stop_at=28)
+    assert path.stat().st_ino == before  # appended to, not written again
+
+
+@pytest.mark.parametrize("name", ["lock", "metrics.jsonl", "checkpoints", "events"])
+def test_no_link_in_a_run_is_followed(tmp_path, name):
+    train(tmp_path / "run", Config(), stop_at=5)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / ".precious").mkdir()
+    (elsewhere / ".bashrc").write_text("precious")
+    (tmp_path / "precious").write_text('{"step": 1}\n' if name == "metrics.jsonl" else "")
+    before = (tmp_path / "precious").read_text()
+    path = tmp_path / "run" / name
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    path.symlink_to(elsewhere if name in ("checkpoints", "events") else tmp_path / "precious")
+    with pytest.raises(UserError, match=f"{name}: found a symbolic link"):
+        train(tmp_path / "run", Config())
+    assert (tmp_path / "precious").read_text() == before
+    assert names(elsewhere) == [".bashrc", ".precious"]
+
+
+@pytest.mark.parametrize("name", ["config.json", "done.json"])
+def test_a_link_in_the_place_of_a_json_file_is_replaced(tmp_path, name):
+    train(tmp_path / "run", Config())
+    (tmp_path / "precious").write_bytes((tmp_path / "run" / name).read_bytes())
+    (tmp_path / "run" / name).unlink()
+    (tmp_path / "run" / name).symlink_to(tmp_path / "precious")
+    before = (tmp_path / "precious").read_bytes()
+    train(tmp_path / "run", Config(steps=70))
+    assert (tmp_path / "precious").read_bytes() == before
+    assert read_run(tmp_path / "run")["config"]["steps"] == 70
+    assert read_run(tmp_path / "run")["done"]["x"] == read_checkpoint(tmp_path / "run").tensors["x"][0]
+
+
+def test_links_among_the_checkpoints_lead_nowhere(tmp_path, uninterrupted):
+    train(tmp_path / "run", Config(), stop_at=5)
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere/precious").write_text("precious")
+    for name in (".new-000000000008", ".old-step-000000000004", ".any"):
+        (tmp_path / "run/checkpoints" / name).symlink_to(tmp_path / "elsewhere")
+    train(tmp_path / "run", Config())
+    assert result(tmp_path / "run") == uninterrupted
+    assert names(tmp_path / "elsewhere") == ["precious"]
+    assert names(tmp_path / "run/checkpoints") == ["step-000000000056", "step-000000000060"]
+
+
+def test_a_run_in_a_folder_that_is_the_users_own_link_is_a_run(tmp_path, uninterrupted):
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "run").symlink_to(tmp_path / "disk")
+    train(tmp_path / "run", Config())
+    assert result(tmp_path / "disk") == uninterrupted
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("format", "something", "config.json: field format: found 'something', expected 'protovalue run'"),
+        ("version", 2, "config.json: field version: found 2, expected 1"),
+        ("config", [], "config.json: field config: found [], expected an object"),
+        ("versions", [], "config.json: field versions: found [], expected at least one entry"),
+        ("versions", [{"torch": 2}], "config.json: field versions[0].torch: found 2, expected text"),
+        ("more", 1, "config.json: field more: unknown"),
+    ],
+)
+def test_a_config_of_another_kind_is_named(tmp_path, field, value, message):
+    train(tmp_path / "run", Config(), stop_at=5)
+    write_json(tmp_path / "run/config.json", {**read_json(tmp_path / "run/config.json"), field: value})
+    for use in (read_run, lambda path: train(path, Config())):
+        with pytest.raises(UserError, match=re.escape(message)):
+            use(tmp_path / "run")
+
+
+@pytest.mark.parametrize(("field", "value"), [("step", 24), ("bytes", None), ("crc32", "7"), ("state", [])])
+def test_a_checkpoint_that_does_not_say_what_it_is_is_passed_over(tmp_path, caplog, field, value):
+    train(tmp_path / "run", Config(), stop_at=30)
+    state = tmp_path / "run/checkpoints/step-000000000028/state.json"
+    write_json(state, {**read_json(state), field: value})
+    assert read_checkpoint(tmp_path / "run").step == 24
+    assert f"step-000000000028: passed over: {state}: field {field}: found" in caplog.text
+
+
+def test_tensors_of_a_type_that_is_not_known_are_passed_over(tmp_path, caplog):
+    train(tmp_path / "run", Config(), stop_at=30)
+    path = tmp_path / "run/checkpoints/step-000000000028"
+    header = b'{"x":{"dtype":"F8_E5M2","shape":[1],"data_offsets":[0,1]}}'
+    (path / "tensors.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + b"0")
+    size, crc = size_and_crc(path / "tensors.safetensors")
+    write_json(path / "state.json", {**read_json(path / "state.json"), "bytes": size, "crc32": crc})
+    assert read_checkpoint(tmp_path / "run").step == 24
+    assert "step-000000000028: passed over" in caplog.text
+
+
+def test_a_checkpoint_that_is_not_of_this_run_is_one_line(tmp_path):
+    checkpoint = Checkpoint(4, {}, {}, tmp_path)
+    for fail in (lambda: {}["weight"], lambda: [][1], lambda: int("x"), lambda: None.x, lambda: "a" + 1, lambda: 1 / 0):
+        said = f"{tmp_path}: damaged: it does not hold the state of such a run \\("
+        with pytest.raises(UserError, match=said), restoring(checkpoint):
+            fail()
+    with pytest.raises(OSError, match="other"), restoring(checkpoint):
+        raise OSError("other")
+
+
+def limited(size: int) -> None:
+    """Let no file of this process grow beyond some bytes; what is written beyond is an error."""
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+
+
+@pytest.mark.parametrize("size", [0, 3, 100, 200, 400, 600, 900, 1200, 2000])
+def test_a_disk_that_is_full_at_any_moment_is_one_line_with_a_file_and_the_run_goes_on(tmp_path, uninterrupted, size):
+    child = os.fork()
+    if child == 0:
+        code = 9
+        try:
+            limited(size)
+            train(tmp_path / "run", Config())
+        except UserError as error:
+            code = 7 if str(tmp_path / "run") in str(error) else 8
+        except OSError as error:
+            code = 7 if str(error.filename).startswith(str(tmp_path / "run")) else 6
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    train(tmp_path / "run", Config())
+    assert result(tmp_path / "run") == uninterrupted
+    assert not list((tmp_path / "run").rglob(".*"))
 
 
 def test_metrics_are_json_and_tensorboard_events(tmp_path):

@@ -159,7 +159,8 @@ def _is_lack_of_memory(error: Exception) -> bool:
 
 
 def _printable(text: str) -> str:
-    """Escape what would break the line or steer a terminal: a name in a message may come from a file."""
+    """Escape what would break the line or steer a terminal, and cut the rest: a name may come from a file."""
+    text = text if len(text) <= 2_000 else f"{text[:1_500]} ... {text[-400:]}"
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
 
 

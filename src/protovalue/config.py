@@ -11,6 +11,7 @@ from tyro.conf import OmitArgPrefixes, Positional
 from protovalue.errors import UserError
 
 MOST_SEEDS = 1_000  # of a range that are trained together
+MOST_THREADS = 4_096
 
 
 def require(condition: bool, flag: str, found: object, expected: str) -> None:
@@ -233,6 +234,7 @@ class PretrainConfig:
             self.learning_rate is None or self.learning_rate > 0, "--learning-rate", self.learning_rate, "more than 0"
         )
         require(self.adam_epsilon >= 0, "--adam-epsilon", self.adam_epsilon, "0 or more")
+        require((self.threads or 1) <= MOST_THREADS, "--threads", self.threads, f"at most {MOST_THREADS:,}")
         require(self.seed >= 0, "--seed", self.seed, "0 or more")
 
 
@@ -326,6 +328,7 @@ class AgentConfig:
         for name in ("epsilon_steps", "max_gradient_norm"):
             value = getattr(self, name)
             require(value is None or value >= 0, f"--{name.replace('_', '-')}", value, "0 or more")
+        require((self.threads or 1) <= MOST_THREADS, "--threads", self.threads, f"at most {MOST_THREADS:,}")
         rate = self.learning_rate
         require(rate is None or rate > 0, "--learning-rate", rate, "more than 0")
         require(self.atoms is None or 2 <= self.atoms <= 10_000, "--atoms", self.atoms, "2 to 10,000")

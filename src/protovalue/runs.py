@@ -316,7 +316,7 @@ def _newest(folder: Path) -> Checkpoint | None:
             if size_and_crc(path / TENSORS) != (recorded.bytes, recorded.crc32):
                 raise UserError(f"{path / TENSORS}: damaged: its checksum does not match")
             return Checkpoint(step, load_file(path / TENSORS), recorded.state, path)
-        except (UserError, OSError, SafetensorError, LookupError, TypeError, ValueError) as error:
+        except (UserError, OSError, SafetensorError, AttributeError, LookupError, TypeError, ValueError) as error:
             log.warning("%s: passed over: %s", path, error)
     return None
 

@@ -19,6 +19,7 @@ from protovalue.online import dqn, linear_dqn
 from protovalue.online.agent import Agent
 from protovalue.online.draws import EVALUATE, Draws, environment_seeds
 from protovalue.online.loop import config_from, own_tensors
+from protovalue.online.presets import resolve
 from protovalue.progress import ProgressBar
 from protovalue.runs import read_checkpoint, read_run, restoring
 
@@ -131,13 +132,13 @@ def load_agent(run: Path, num_envs: int) -> tuple[Env, Agent, tuple[int, ...], i
     recorded = read_run(run)["config"]
     kind = recorded.get("kind")
     if kind == "online":
-        online = config_from(OnlineConfig, recorded, out=run)
+        online = resolve(config_from(OnlineConfig, recorded, out=run), linear_dqn.PRESETS)
         env, agent, now = linear_dqn.prepare(online)
         seeds = online.seed_list()
         if now["encoder_checksum"] != recorded.get("encoder_checksum"):
             raise UserError(f"{run}: {online.encoder} is not the encoder that the run was trained on any more")
     elif kind == "dqn":
-        config = config_from(DqnConfig, recorded, out=run)
+        config = resolve(config_from(DqnConfig, recorded, out=run), dqn.PRESETS)
         env, agent, _ = dqn.prepare(config)
         seeds = config.seed_list()
     else:

@@ -321,7 +321,7 @@ class Loop:
         going_on = state["env"] is not None
         if going_on:
             self._obs = self._env.load_state(state["env"])
-            self._returns = np.array(state["returns"])
+            self._returns = np.array(state["returns"], float)
         else:
             self._obs, _ = self._env.reset(seed=environment_seeds(self.seeds, TRAIN, self.step))
             self._replay.cut()

@@ -224,7 +224,9 @@ class _About:
 def read_agents(run: Path) -> dict[str, Any]:
     """Read the record of a run of agents, as `read_run` does; any other run is a UserError."""
     recorded = read_run(run)
-    checked(_Agents, recorded["config"], f"{run / CONFIG}: field config", extra=True)
+    found = checked(_Agents, recorded["config"], f"{run / CONFIG}: field config", extra=True)
+    if found.kind == "online" and found.encoder is None:
+        raise UserError(f"{run / CONFIG}: field config.encoder: missing, expected that of the agents")
     return recorded
 
 

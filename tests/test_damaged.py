@@ -1,0 +1,230 @@
+"""Files whose checksums hold and whose contents do not: every command says one line, and nothing is a traceback."""
+
+import copy
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from protovalue.cli import main
+from protovalue.config import OnlineConfig
+from protovalue.errors import UserError
+from protovalue.evaluate.episodes import load_agent
+from protovalue.files import read_json, size_and_crc, write_json
+from protovalue.online.linear_dqn import PRESETS, prepare, with_environment
+from protovalue.online.presets import resolve
+from protovalue.report import summary
+from protovalue.report.results import read_results
+from protovalue.study.command import open_study
+from protovalue.study.rates import Rate, rates_file, remember, remembered
+
+FEW = 20  # damages of each file
+WRONG: list[Any] = [
+    None, True, -1, 0, 3, 10**30, 1 << 40, 0.5, float("nan"), "", "text", "\0", "\ud800", "a" * 5000, [], [[]],
+    [1, "a"], {}, {"a": {"b": None}},
+]  # fmt: skip
+STUDY = """
+environments = ["minatar/breakout"]
+normalise = "dqn"
+[data]
+steps = 64
+num_envs = 2
+[pretrain]
+steps = 2
+batch_size = 4
+[online]
+steps = 12
+replay_min = 5
+[dqn]
+steps = 12
+replay_min = 5
+[evaluate]
+episodes = 1
+[methods.pvn]
+tasks = 8
+[methods.dqn]
+"""
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A study of which every stage was run, and the names of its folders: data, pretrain, online, dqn."""
+    folder = tmp_path_factory.mktemp("made")
+    (folder / "study.toml").write_text(STUDY)
+    study, root, laid_out = open_study(folder / "study.toml", folder / "out")
+    for stage in laid_out.stages:
+        assert main(list(stage.command[1:])) == 0
+    write_json(root / "study.json", laid_out.fields(study))
+    for name in ("data", "pretrain", "online", "dqn"):
+        (one,) = (root / name).iterdir()
+        (folder / name).symlink_to(one)
+    return folder
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Walk over all places of a JSON value."""
+    if path[-2:] == ("state", "env"):  # the environments' own
+        return
+    if path:
+        yield path
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in items:
+        yield from places(inner, (*path, key))
+
+
+def mutants(fields: dict[str, Any], count: int, seed: int) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield what is wrong, and fields of which one has another value or is not there."""
+    chance, known = random.Random(seed), list(places(fields))
+    for _ in range(count):
+        path, changed = chance.choice(known), copy.deepcopy(fields)
+        *outer, last = path
+        place: Any = changed
+        for key in outer:
+            place = place[key]
+        if chance.random() < 0.15:
+            del place[last]
+            yield f"{path} removed", changed
+        else:
+            place[last] = chance.choice(WRONG)
+            yield f"{path} = {str(place[last])[:30]!r}", changed
+
+
+def check(file: Path, action: Callable[[], Any], count: int, seed: int) -> int:
+    """Do something with a file in many ways wrong; return how often that was refused."""
+    whole, refused = read_json(file), 0
+    try:
+        for what, fields in mutants(whole, count, seed):
+            write_json(file, fields)
+            try:
+                action()
+            except UserError as error:
+                refused += 1
+                assert "\n" not in str(error), what  # noqa: PT017
+            except OSError as error:
+                refused += 1
+                assert error.filename, what  # noqa: PT017
+            except BaseException as error:
+                raise AssertionError(f"{what}: {type(error).__name__}: {error}") from error
+    finally:
+        write_json(file, whole)
+    action()
+    return refused
+
+
+def command(words: str, clean: Callable[[], None] = lambda: None) -> Callable[[], None]:
+    """Return an action that runs a command; what is said after exit code 2 counts as refused."""
+
+    def act() -> None:
+        clean()
+        code = main(words.split())
+        assert code in (0, 2)
+        if code:
+            raise UserError("exit code 2")
+
+    return act
+
+
+def test_the_config_of_an_encoder(made):
+    config = OnlineConfig(encoder=str(made / "pretrain"), out=Path("new"))
+
+    def begin() -> None:
+        prepare(resolve(with_environment(config), PRESETS))[0].close()
+
+    assert check(made / "pretrain/encoder/config.json", begin, FEW, 1) > FEW / 5
+
+
+@pytest.mark.parametrize("kind", ["online", "dqn"])
+def test_the_config_of_a_run_that_is_played(made, kind):
+    assert check(made / kind / "config.json", lambda: load_agent(made / kind, 1)[0].close(), FEW, 2) > FEW / 10
+
+
+def test_the_state_of_a_checkpoint_that_is_played(made):
+    (checkpoint,) = (made / "dqn/checkpoints").iterdir()
+    check(checkpoint / "state.json", lambda: load_agent(made / "dqn", 1)[0].close(), FEW, 3)
+
+
+def test_the_state_of_a_checkpoint_from_which_a_run_goes_on(made, tmp_path):
+    kept, run = tmp_path / "kept", tmp_path / "run"
+    words = f"online --encoder {made}/pretrain --out {run} --keep-replay --replay-min 5 --steps "
+    assert main((words + "8").split()) == 0
+    shutil.copytree(run / "checkpoints", kept)
+    shutil.copytree(run / "replay", kept / "replay")
+    (name,) = (entry.name for entry in kept.iterdir() if entry.name.startswith("step"))
+
+    def back() -> None:
+        for entry in (run / "checkpoints").iterdir():
+            if entry.name != name:
+                shutil.rmtree(entry)
+        shutil.copytree(kept / "replay", run / "replay", dirs_exist_ok=True)
+
+    check(run / "checkpoints" / name / "state.json", command(words + "10", back), FEW, 4)
+
+
+@pytest.mark.parametrize(
+    "file",
+    ["out/study.json", "online/evaluation.json", "online/config.json", "dqn/config.json", "dqn/random.json",
+     "pretrain/encoder/config.json", "pretrain/config.json"],
+)  # fmt: skip
+@pytest.mark.parametrize("loose", [False, True])
+def test_what_a_report_reads(made, file, loose):
+    runs = [made / "online", made / "dqn"] if loose else [made / "out"]
+
+    def report() -> None:
+        results = read_results(runs)
+        scale = summary.scale_of(results)
+        summary.per_game(results, scale)
+        summary.normalised_scores(results, scale)
+        summary.references(results)
+
+    check(made / file, report, FEW, 5)
+
+
+@pytest.mark.parametrize("file", ["out/study.json", "online/done.json", "dqn/random.json"])
+def test_what_the_state_of_a_study_reads(made, file):
+    check(made / file, command(f"study status {made}/study.toml --out {made}/out"), FEW, 6)
+
+
+def test_rates_that_were_remembered(made, monkeypatch, tmp_path):
+    monkeypatch.setenv("PROTOVALUE_CACHE", str(tmp_path))
+    remember({"a rate": Rate(1.0, 2.0, "here")})
+    assert remembered() == {"a rate": Rate(1.0, 2.0, "here")}
+    check(rates_file(), lambda: (remembered(), remember({"b": Rate(1.0, 2.0, "")})), 3 * FEW, 7)
+
+
+@pytest.mark.parametrize("name", ["theta", "target", "exp_avg", "step"])
+def test_tensors_that_do_not_fit(made, tmp_path, name, capsys):
+    shutil.copytree((made / "dqn").resolve(), tmp_path / "run")
+    (checkpoint,) = (tmp_path / "run/checkpoints").iterdir()
+    whole = load_file(checkpoint / "tensors.safetensors")
+    for wrong in (None, np.zeros((2, 3), np.float32), np.zeros(0, np.float32), np.zeros((1, 1), np.int8)):
+        tensors = {**whole, f"agent.{name}": wrong}
+        if wrong is None:
+            del tensors[f"agent.{name}"]
+        save_file(tensors, checkpoint / "tensors.safetensors")
+        size, crc = size_and_crc(checkpoint / "tensors.safetensors")
+        write_json(checkpoint / "state.json", {**read_json(checkpoint / "state.json"), "bytes": size, "crc32": crc})
+        code = main(f"evaluate {tmp_path}/run --episodes 1 --out {tmp_path}/e.json".split())
+        said = capsys.readouterr().err
+        if name == "step" and wrong is not None and wrong.size == 1:
+            assert code == 0  # one number, whatever its type
+        else:
+            assert code == 2
+            assert "step-000000000012: damaged: it does not hold the state of such a run" in said
+
+
+def test_flipped_bytes_of_a_replay_stop_a_run_that_would_go_on(made, tmp_path, capsys):
+    words = f"dqn --env minatar/breakout --out {tmp_path}/run --keep-replay --replay-min 5 --steps "
+    assert main((words + "40").split()) == 0
+    path = tmp_path / "run/replay/rewards.bin"
+    whole = bytearray(path.read_bytes())
+    for place in random.Random(0).sample(range(40 * 4), 20):
+        whole[place] ^= 0xFF
+    path.write_bytes(whole)
+    capsys.readouterr()
+    assert main((words + "50").split()) == 2
+    assert "replay/rewards.bin: damaged: the slots 0 to 39 of the seed number 0" in capsys.readouterr().err

@@ -1,0 +1,97 @@
+"""A study's diary: every event a line at once, damage named and passed over, in all that reads it."""
+
+import json
+import logging
+import os
+import zlib
+
+import pytest
+
+from protovalue.cli import main
+from protovalue.diary import Events, read_diary
+from protovalue.study import state
+from protovalue.study.state import histories, read_events
+
+STUDY = """
+environments = ["minatar/breakout"]
+[dqn]
+steps = 60
+replay_min = 20
+[methods.dqn]
+"""
+
+
+def write(folder, *lines: str) -> None:
+    (folder / "events.jsonl").write_text("".join(f"{line}\n" for line in lines))
+
+
+def test_events_are_lines_with_a_checksum(tmp_path):
+    events = Events(tmp_path)
+    events.write("dqn/a", "start")
+    text = (tmp_path / "events.jsonl").read_text()  # before it is closed
+    events.write("dqn/a", "done", seconds=1.5, cpu_seconds=1.25)
+    events.close()
+    stored = json.loads(text)
+    crc = stored.pop("crc32")
+    assert crc == zlib.crc32(json.dumps(stored).encode())
+    assert list(stored) == ["time", "stage", "event"]
+    rows = read_events(tmp_path)
+    assert [(row["stage"], row["event"], row.get("seconds")) for row in rows] == [
+        ("dqn/a", "start", None), ("dqn/a", "done", 1.5)
+    ]  # fmt: skip
+    assert histories(rows)["dqn/a"].whole
+
+
+def test_one_goes_on_after_the_last_whole_line(tmp_path):
+    write(tmp_path, '{"stage": "a", "event": "start"}', "damaged")
+    with (tmp_path / "events.jsonl").open("a") as file:
+        file.write('{"stage": "a", "ev')
+    events = Events(tmp_path)
+    events.write("b", "start")
+    events.close()
+    first, second, third = (tmp_path / "events.jsonl").read_text().splitlines()
+    assert first == '{"stage": "a", "event": "start"}'
+    assert second == "damaged"  # kept, and named whenever it is read
+    assert json.loads(third)["stage"] == "b"
+
+
+def test_nothing_is_written_again_where_nothing_was_cut(tmp_path):
+    write(tmp_path, '{"stage": "a", "event": "start"}', "damaged")
+    before = os.stat(tmp_path / "events.jsonl").st_ino  # noqa: PTH116
+    Events(tmp_path).close()
+    assert os.stat(tmp_path / "events.jsonl").st_ino == before  # noqa: PTH116
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("{", "not JSON"),
+        ("[" * 100_000, "not JSON"),
+        ('{"event": "start"}', "no stage"),
+        ('{"stage": 3, "event": "start"}', "no stage"),
+        ('{"stage": "a", "event": null}', "no event"),
+        ('{"stage": "a", "event": "done", "seconds": "1"}', "seconds is no time"),
+        ('{"stage": "a", "event": "done", "seconds": NaN}', "seconds is no time"),
+        ('{"stage": "a", "event": "done", "cpu_seconds": -1}', "cpu_seconds is no time"),
+        ('{"stage": "a", "event": "done", "time": true}', "time is no time"),
+        ('{"stage": "a", "event": "failed", "error": 3}', "error is no text"),
+        ('{"stage": "a", "event": "start", "crc32": 3}', "its checksum does not match"),
+    ],
+)
+def test_a_damaged_line_is_named(tmp_path, line, reason):
+    write(tmp_path, '{"stage": "a", "event": "start"}', line, '{"stage": "a", "event": "done", "seconds": null}')
+    found = read_diary(tmp_path)
+    assert [row["event"] for row in found.rows] == ["start", "done"]
+    assert found.damage == f"{tmp_path}/events.jsonl: damaged: line 2 ({reason}): left out"
+
+
+def test_status_and_plan_of_a_study_with_a_damaged_diary(tmp_path, capsys, caplog):
+    (tmp_path / "study.toml").write_text(STUDY)
+    (tmp_path / "out").mkdir()
+    write(tmp_path / "out", "\x00\x01", '{"stage": "x", "event": "start"}')
+    state._warn.cache_clear()
+    with caplog.at_level(logging.WARNING):
+        assert main(f"study status {tmp_path}/study.toml --out {tmp_path}/out".split()) == 0
+        assert main(f"study plan {tmp_path}/study.toml --out {tmp_path}/out --measure no".split()) == 0
+    assert caplog.text.count("events.jsonl: damaged: line 1 (not JSON): left out") == 1
+    assert "0 of 2 stages are done" in capsys.readouterr().out
