@@ -16,7 +16,6 @@ import pytest
 
 import protovalue.data.array_record as array_record
 import protovalue.data.importing as importing
-import protovalue.data.tfrecord as tfrecords
 from protovalue.config import ImportDqnReplayConfig, ImportMinariConfig, ImportRluConfig
 from protovalue.data.collect import manifest_of
 from protovalue.data.format import End
@@ -28,7 +27,7 @@ from protovalue.data.sources import Ahead, DamagedError, find_sources
 from protovalue.envs.registry import make
 from protovalue.errors import UserError
 from tests.data.helpers import bounded
-from tests.data.published import Ring, atari_episode, example, masked, message, rlu_record, tfrecord, write_atari
+from tests.data.published import Ring, atari_episode, masked, message, rlu_record, tfrecord, write_atari
 
 
 def run_rlu(path, out, **settings):
@@ -137,57 +136,6 @@ def test_a_record_longer_than_an_episode_can_be(tmp_path, length):
         UserError, match=f"record at byte 0: found a length of {length} bytes, expected at most 268435456"
     ):
         run_rlu(path, tmp_path / "set")
-
-
-def test_the_longest_record_is_read(monkeypatch, tmp_path):
-    monkeypatch.setattr(tfrecords, "LARGEST", 1000)
-    records = [bytes(1000), b"more"]
-    path = tmp_path / "file"
-    path.write_bytes(tfrecord(records))
-    (source,) = find_sources([str(path)], ".")
-    with source.open() as stream:
-        assert [data for _, data in tfrecords.read_records(stream, "file")] == records
-    path.write_bytes(tfrecord([bytes(1001)]))
-    with (
-        source.open() as stream,
-        pytest.raises(DamagedError, match="found a length of 1001 bytes, expected at most 1000"),
-    ):
-        list(tfrecords.read_records(stream, "file"))
-
-
-def test_a_feature_has_as_many_values_as_an_episode_may_have(monkeypatch):
-    monkeypatch.setattr(tfrecords, "MOST_VALUES", 5)
-    kinds = {"ints": np.arange(6), "floats": np.zeros(6, np.float32), "texts": [b""] * 6}
-    for packed in (True, False):
-        few = tfrecords.parse_example(example({name: values[:5] for name, values in kinds.items()}, packed))
-        many = tfrecords.parse_example(example(kinds, packed))
-        for name in kinds:
-            assert len(tfrecords.decode_feature(few[name])) == 5
-            with pytest.raises(ValueError, match="found more than 5 values"):
-                tfrecords.decode_feature(many[name])
-
-
-def test_millions_of_values_take_no_memory(monkeypatch):
-    """5 MB of ones: a list of them would be 40 MB; as texts of no bytes 5 million, 40 MB."""
-    monkeypatch.setattr(tfrecords, "MOST_VALUES", 1000)
-    ints = memoryview(message(3, message(1, b"\1" * 5_000_000)))
-    texts = memoryview(message(1, b"\x0a\0" * 5_000_000))
-    for feature in (ints, texts):
-        tracemalloc.start()
-        with pytest.raises(ValueError, match="found more than 1000 values"):
-            tfrecords.decode_feature(feature)
-        assert tracemalloc.get_traced_memory()[1] < 1 << 20
-        tracemalloc.stop()
-
-
-def test_an_example_with_any_number_of_names():
-    entries = [message(1, message(1, b"%d" % number)) for number in range(1001)]
-    assert len(tfrecords.parse_example(message(1, b"".join(entries[:1000])))) == 1000
-    with pytest.raises(ValueError, match="found more than 1000 features"):
-        tfrecords.parse_example(message(1, b"".join(entries)))
-    many_fields = b"".join(message(number, b"") for number in range(3, 5000))  # of one entry, beside key and value
-    features = tfrecords.parse_example(message(1, message(1, message(1, b"key") + many_fields + message(2, b"value"))))
-    assert {name: bytes(value) for name, value in features.items()} == {"key": b"value"}
 
 
 def huge_png(width, height):

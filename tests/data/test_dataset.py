@@ -1,5 +1,6 @@
 """The data set on disk: what goes in comes out, damage is found, a killed writer loses nothing that was complete."""
 
+import hashlib
 import json
 import os
 import random
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 
 from protovalue.config import DataInfoConfig, DataVerifyConfig
 from protovalue.data import writer as writing
-from protovalue.data.dataset import open_dataset
+from protovalue.data.dataset import Folder, open_dataset
 from protovalue.data.format import End
 from protovalue.data.info import contact_sheet, info, verify
 from protovalue.data.writer import DatasetWriter
@@ -297,6 +298,11 @@ def test_several_folders_open_as_one(tmp_path):
     assert step.tolist() == [0, 1, 2, 0, 1, 2, 3, 4, 5, 0, 1]
     expected_actions = np.concatenate([made.actions for made in first + second])
     assert np.array_equal(data.actions(episode, step), expected_actions)
+    expected_rewards = np.concatenate([made.rewards for made in first + second])
+    assert np.array_equal(data.rewards(episode, step), expected_rewards)
+    sums = [hashlib.sha256((tmp_path / name / "episodes.bin").read_bytes()).hexdigest() for name in "ab"]
+    assert open_dataset(tmp_path / "a").checksum == sums[0]
+    assert data.checksum == hashlib.sha256("".join(sums).encode()).hexdigest()
     assert data.checksum != open_dataset(tmp_path / "b", tmp_path / "a").checksum
     write(tmp_path / "c", [made_up(2, rng)], num_actions=9)
     with pytest.raises(UserError, match="c: found num_actions 9, expected 4 as in the others"):
@@ -309,6 +315,25 @@ def test_checksum_is_of_the_contents(tmp_path):
     assert one.checksum == same.checksum
     episodes[1].rewards[2] += 1
     assert write(tmp_path / "other", episodes).checksum != one.checksum
+
+
+def test_all_frames_in_memory_if_they_just_fit(tmp_path):
+    """Two episodes of 4 and 6 frames of 6 bytes: 60."""
+    for budget, fits in ((59, False), (60, True)):
+        data = write(tmp_path / str(budget), [made_up(n, np.random.default_rng(n)) for n in (3, 5)])
+        assert data.frame_bytes == 6
+        assert data.load(budget) == fits
+        assert data.load(0) == fits, "what is there stays there"
+
+
+def test_a_folder_that_nobody_needs_any_more_is_closed(tmp_path):
+    write(tmp_path / "set", [made_up(3, np.random.default_rng(0))])
+    folder = Folder(tmp_path / "set")
+    descriptor = folder._frames
+    assert os.fstat(descriptor).st_size == folder.manifest.frames_bytes
+    del folder
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(descriptor)
 
 
 def test_opening_maps_and_does_not_read(tmp_path):

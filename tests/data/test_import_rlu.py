@@ -19,14 +19,10 @@ from protovalue.data.dataset import Episode, open_dataset
 from protovalue.data.format import End
 from protovalue.data.import_rlu import import_rlu
 from protovalue.data.splits import RUNS
-from protovalue.data.tfrecord import decode_feature, masked_crc, parse_example
 from protovalue.envs.registry import make
 from protovalue.errors import UserError
 from tests.data.published import (
     atari_episode,
-    crc32c,
-    example,
-    masked,
     rlu_record,
     same_contents,
     steps_of,
@@ -112,22 +108,6 @@ def test_tfds_layouts_round_trip_to_the_byte(data, tmp_path):
     (folder / f"{name}.tfrecord-00000-of-00001").write_bytes(tfrecord(records))
     run(folder, tmp_path / "tfrecord")
     assert same_contents(data.folders[0].path, tmp_path / "tfrecord")
-
-
-def test_checksums_are_crc32c_with_tensorflows_mask():
-    assert crc32c(b"123456789") == 0xE3069283  # the check value of its definition
-    for text in (b"", b"123456789", bytes(range(256)) * 3):
-        assert masked_crc(text) == int.from_bytes(masked(text), "little")
-
-
-def test_features_of_every_kind():
-    numbers = np.array([0, 1, -1, 2**40, -(2**63), 127, 128])
-    fields = {"ints": numbers, "floats": np.array([0.5, -3.25], np.float32), "texts": [b"", b"a" * 300]}
-    for packed in (True, False):
-        parsed = parse_example(example(fields, packed))
-        assert decode_feature(parsed["ints"]).tolist() == numbers.tolist()
-        assert decode_feature(parsed["floats"]).tolist() == [0.5, -3.25]
-        assert decode_feature(parsed["texts"]) == [b"", b"a" * 300]
 
 
 def damaged_shard(data, path, spot, flip=True):

@@ -2,6 +2,7 @@
 
 import hashlib
 import logging
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -282,7 +283,7 @@ class Dataset:
     @property
     def frame_bytes(self) -> int:
         """Bytes of one decoded frame."""
-        return int(np.prod(self.frame_shape)) * self.frame_dtype.itemsize
+        return math.prod(self.frame_shape)  # a byte per value, uint8 or bool
 
     @property
     def observation_shape(self) -> tuple[int, ...]:

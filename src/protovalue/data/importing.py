@@ -379,6 +379,6 @@ def report(data: Dataset, out: Path) -> None:
     }
     print(f"{out}: {data.num_transitions:,} transitions of {data.env_id} in {data.num_episodes:,} episodes")
     for name, text in notes.items():
-        if entry.get(name):
+        if type(entry.get(name)) is int:  # only those that are not 0 are noted
             print(f"{entry[name]:,} {text}")
     print(f"look at it: pvn data info {out} --picture frames.png")
