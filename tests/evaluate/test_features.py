@@ -173,6 +173,7 @@ def test_a_probe_by_its_normal_equations():
             total[j] += np.square(targets[test, j] - targets[train, j].mean()).sum()
     assert {1e-4, 1e3} < set(strengths)
     np.testing.assert_allclose(linear_probe(x, targets), 1 - wrong / total, rtol=1e-6)
+    np.testing.assert_allclose(linear_probe(x, 0.01 * targets), 1 - wrong / total, rtol=1e-6)
 
 
 def test_features_that_are_all_the_same_tell_no_more_than_the_mean():

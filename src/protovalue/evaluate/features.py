@@ -80,10 +80,10 @@ def mds(features: NDArray[Any], method: Scaling = "classical") -> Plane:
     # Features on a line have a second value of 0, of which rounding can make less.
     points = vectors[:, :-3:-1] * np.sqrt(np.maximum(values[:-3:-1], 0))
     if method == "metric":
-        scaling = MDS(metric="precomputed", n_init=1, init="classical_mds", max_iter=300, eps=1e-6)
+        scaling = MDS(metric="precomputed", n_init=1, init="classical_mds")
         points = np.asarray(scaling.fit_transform(squareform(between), init=points), np.float64)
     largest = points[np.abs(points).argmax(axis=0), [0, 1]]
-    points = points * np.where(largest < 0, -1.0, 1.0)
+    points = points * np.sign(largest)
     stress = np.sqrt(np.square(between - pdist(points)).sum() / np.square(between).sum())
     return Plane(points, float(stress))
 
@@ -120,7 +120,7 @@ def linear_probe(
         predicted[test] = model.predict(x[test] / scale).reshape(len(test), -1)
         baseline[test] = y[train].mean(axis=0)
     wrong, total = np.square(y - predicted).sum(axis=0), np.square(y - baseline).sum(axis=0)
-    varies = (y != y[0]).any(axis=0)  # a deviation of 0 can be rounded up
+    varies = np.ptp(y, axis=0) > 0  # not by the deviation: one of 0 can be rounded up
     return np.asarray(1.0 - np.divide(wrong, total, out=np.full_like(total, np.nan), where=varies))
 
 

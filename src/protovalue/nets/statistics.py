@@ -10,11 +10,12 @@ def effective_rank(features: Tensor) -> float:
     It is between 1 (all rows are multiples of one vector: collapse) and min(n, k); 0 for features that are all zero.
     """
     x = features.to(torch.float64)
-    gram = x @ x.T if x.shape[0] <= x.shape[1] else x.T @ x  # the smaller one: its eigenvalues are sigma^2
-    sigma = torch.linalg.eigvalsh(gram).clamp_min(0).sqrt()
-    if sigma.sum() == 0:
-        return 0.0
-    q = sigma / sigma.sum()
+    wide = min((x, x.T), key=len)  # for the smaller of the two products; its eigenvalues are sigma^2
+    sigma = torch.linalg.eigvalsh(wide @ wide.T).clamp_min(0).sqrt()
+    total = float(sigma.sum())
+    if total == 0:
+        return total
+    q = sigma / total
     return float(torch.exp(-torch.xlogy(q, q).sum()))
 
 
