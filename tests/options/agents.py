@@ -223,6 +223,7 @@ EVALUATE: dict[str, Check] = {
     ),
     "seed": differ(PLAY, f"{PLAY} --seed 1", played),
     "out": _evaluation_out,
+    "env": refused(f"{PLAY} --env minatar/asterix", "--env: found minatar/asterix, expected gym/Loud-v0"),
     "video": _video,
 }
 

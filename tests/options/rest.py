@@ -121,7 +121,8 @@ def _runs(world: World) -> Path:
     world.patch.setattr(command, "LocalProcesses", InTurn)
     file: Path = world["out"].with_suffix(".toml")
     dqn = "[dqn]\nsteps = 25\nreplay_min = 20\nseeds = 2\n[methods.dqn]\n"
-    file.write_text(f'normalise = "dqn"\n{STUDY}[seeds]\npretraining = 3\nonline = 2\n{dqn}')
+    several = STUDY.replace("episodes = 1", "episodes = 7")  # so that hardly two agents score the same
+    file.write_text(f'normalise = "dqn"\n{several}[seeds]\npretraining = 3\nonline = 2\n{dqn}')
     return world.good(f"study run {file} --out {{out}}").out
 
 
@@ -184,6 +185,10 @@ REPORTS: dict[tuple[str, str], Check] = {
     ("report", "paper"): differ("report --paper", REPORT, said),
     ("report", "features"): both(_features, refused("report --paper --features none", "--features: found none")),
     ("report", "mds"): both(_mds, refused("report --paper --mds metric", "--mds: found metric")),
+    ("report", "env"): both(
+        refused(f"{REPORT} --env gym/CartPole-v1", "--env: found gym/CartPole-v1, expected an environment of the runs"),
+        refused("report --paper --env gym/CartPole-v1", "--env: found"),
+    ),
     ("report", "draws"): both(
         differ(REPORT, f"{REPORT} --draws 100", intervals),
         refused("report --paper --draws 100", "--draws: found 100, expected it only with RUNS"),

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 
 from protovalue import __version__
 from protovalue.config import ReportConfig
-from protovalue.envs.registry import import_module_of
+from protovalue.envs.registry import import_module_of, same
 from protovalue.errors import UserError
 from protovalue.evaluate.aggregate import Estimate, Floats
 from protovalue.evaluate.scores import paper_results
@@ -52,9 +52,11 @@ def report_command(config: ReportConfig) -> None:
     if config.runs:
         if config.out.exists() and not config.out.is_dir():
             raise UserError(f"--out: {config.out} is a file, expected a folder")
-        for env in config.env:
-            import_module_of(env)
         results = read_results(config.runs)
+        for env in config.env:
+            if not any(same(env, one) for one in results.envs):
+                raise UserError(f"--env: found {env}, expected an environment of the runs: {', '.join(results.envs)}")
+            import_module_of(env)
         report = make_report(results, config)
         page = write_page(report, config.out / PAGE)
         print("\n".join(report.headline))
