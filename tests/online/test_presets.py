@@ -180,7 +180,7 @@ def test_what_applies_gets_a_value_and_what_does_not_stays_unset():
          "--epsilon-steps: found 500, expected --epsilon-start with it"),
         (online, {"head": "c51", "huber": True}, "--huber: found it together with --head c51, expected one of them"),
         (online, {"env": "", "other_game": True}, "--other-game: found it without --env, expected the other game as"),
-        (online, {"head": "c51", "atoms": 1}, "--atoms: found 1, expected at least 2"),
+        (online, {"head": "c51", "atoms": 1}, "--atoms: found 1, expected 2 to 10,000"),
         (online, {"head": "c51", "value_range": 0.0}, "--value-range: found 0.0, expected more than 0"),
         (end_to_end, {"data": OUT, "stages": 0}, "--stages: found 0, expected at least 1"),
     ],

@@ -126,15 +126,15 @@ def test_encoders_learned_each_from_a_data_set_of_its_own(out, cells):
 
 def test_agents_have_seeds_of_their_own_and_play_the_variant_of_their_method(out, cells):
     expected = {
-        ("pvn", 3): ("0-1", None), ("pvn", 4): ("2-3", None),
-        ("random", 3): ("0-1", None), ("random", 4): ("2-3", None), ("dqn", None): ("0", 0.4),
+        ("pvn", 3): ("0-1", 0.1), ("pvn", 4): ("2-3", 0.1),
+        ("random", 3): ("0-1", 0.1), ("random", 4): ("2-3", 0.1), ("dqn", None): ("0", 0.4),
     }  # fmt: skip
     for key, (seeds, sticky) in expected.items():
         made = config(out / cells[key]["run"])
         assert made["seeds"] == seeds
         assert (made["options"]["sticky"], made["options"]["max_steps"]) == (sticky, 400)
         played = json.loads((out / cells[key]["run"] / "evaluation.json").read_bytes())
-        assert (played["env_options"]["sticky"], played["env_options"]["max_steps"]) == (sticky or 0.1, 400)
+        assert (played["env_options"]["sticky"], played["env_options"]["max_steps"]) == (sticky, 400)
         assert [row["seed"] for row in played["seeds"]] == cells[key]["seeds"]
 
 

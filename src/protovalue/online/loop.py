@@ -125,7 +125,6 @@ class _Saved:
     written: list[int]
     env: Any
     returns: list[float]
-    lengths: list[int]
     finished: list[list[float]]
     recent: list[list[float]]
     summed: int
@@ -134,7 +133,7 @@ class _Saved:
     def __post_init__(self) -> None:
         for name in ("updates", "summed", "episodes"):
             expect(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
-        for name in ("written", "returns", "lengths", "finished", "recent"):
+        for name in ("written", "returns", "finished", "recent"):
             found = getattr(self, name)
             expect(len(found) == self.seeds, name, f"{len(found)} entries", f"{self.seeds}, one for each seed")
         expect(min(self.written) >= 0, "written", min(self.written), "0 or more")
