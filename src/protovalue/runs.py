@@ -6,6 +6,7 @@ import math
 import os
 import platform
 import re
+import secrets
 import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -252,28 +253,40 @@ def read_checkpoint(path: Path) -> Checkpoint:
 
 
 class _Events:
-    """TensorBoard events; a resumed run tells TensorBoard to forget what came after its checkpoint."""
+    """TensorBoard events; a resumed run tells TensorBoard to forget what came after its checkpoint.
+
+    Written here and now: TensorBoard's own writer has a thread, from which an error comes late or not at all.
+    """
 
     def __init__(self, folder: Path, resumed_at: int | None) -> None:
         from tensorboard.compat.proto.event_pb2 import Event, SessionLog
-        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+        from tensorboard.summary.writer.record_writer import RecordWriter
 
-        self._event, self._folder = Event, folder
-        self._writer = EventFileWriter(str(folder))
+        now = time.time()
+        # The name that TensorBoard looks for. Every opening has its own: two may come within a second.
+        name = f"events.out.tfevents.{now:.0f}.{platform.node()}.{os.getpid()}.{secrets.token_hex(4)}"
+        self._event, self._path = Event, folder / name
+        self._file = os.fdopen(open_file(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb")
+        self._records = RecordWriter(self._file)
+        self._write(Event(wall_time=now, file_version="brain.Event:2"))
         if resumed_at is not None:
             start = SessionLog(status=SessionLog.START)
-            self._writer.add_event(Event(step=resumed_at + 1, wall_time=time.time(), session_log=start))
+            self._write(Event(step=resumed_at + 1, wall_time=now, session_log=start))
 
     def add(self, step: int, values: Mapping[str, float]) -> None:
         from tensorboard.compat.proto.summary_pb2 import Summary
 
         summary = Summary(value=[Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()])
-        with naming(self._folder):
-            self._writer.add_event(self._event(step=step, wall_time=time.time(), summary=summary))
+        self._write(self._event(step=step, wall_time=time.time(), summary=summary))
 
     def close(self) -> None:
-        with naming(self._folder):
-            self._writer.close()
+        with naming(self._path):
+            self._file.close()
+
+    def _write(self, event: Any) -> None:
+        with naming(self._path):
+            self._records.write(event.SerializeToString())
+            self._file.flush()
 
 
 def _check_config(path: Path, fields: dict[str, Any], may_change: set[str]) -> None:

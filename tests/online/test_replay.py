@@ -333,6 +333,21 @@ def test_a_damaged_or_missing_file_is_named(tmp_path):
         Replay(1, 10, layout()).load(tmp_path, [1])
 
 
+def test_a_mapped_replay_has_its_room_on_the_disk_before_it_is_used(tmp_path):
+    """Else a disk that is full would kill the process when it writes to a mapped page."""
+    plain = Layout((1024,), np.float32, 4)
+    for name, reserve in (("none", 0), ("some", 100), ("all", 10_000)):
+        Replay(3, 1_000, plain, folder=tmp_path / name, reserve=reserve)
+    used = {name: (tmp_path / name / "items.bin").stat().st_blocks * 512 for name in ("none", "some", "all")}
+    assert used["none"] < 100_000
+    assert 3 * 100 * 4096 <= used["some"] < 6 * 100 * 4096
+    assert used["all"] >= 3 * 1_001 * 4096
+    replay = Replay(3, 1_000, plain, folder=tmp_path / "some", reserve=100)
+    replay.arrays["items"][2, 5] = 7.0
+    again = Replay(3, 1_000, plain, folder=tmp_path / "some", reserve=200)
+    assert again.arrays["items"][2, 5].tolist() == [7.0] * 1024
+
+
 def test_bytes_of_a_step():
     # Impala 1x: 512 features of 2 bytes, 1 for action and kind, 2 for the clipped reward.
     assert Layout((512,), np.float16, 18, reward_dtype=np.float16).step_bytes == 1027

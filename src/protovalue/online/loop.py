@@ -177,7 +177,8 @@ class Loop:
                     self._restore_recorder(checkpoint)
             return
         self._slack, self._folder = room.slack, config.replay_dir or run.path / REPLAY
-        self._replay = Replay(count, room.capacity, room.layout, room.slack, config.replay_dir)
+        planned = min(room.capacity + room.slack, self.steps) + 1
+        self._replay = Replay(count, room.capacity, room.layout, room.slack, config.replay_dir, planned)
         self._priorities = Priorities(self._replay, self.n_step) if config.prioritised else None
         if checkpoint:
             with restoring(checkpoint):

@@ -84,11 +84,19 @@ class Replay:
     `slack` more of them than that, so that what was there at a checkpoint is still there when the process is killed.
     """
 
-    def __init__(self, seeds: int, capacity: int, layout: Layout, slack: int = 0, folder: Path | None = None) -> None:
-        """Make an empty replay: in memory, or mapped to files in `folder`."""
+    def __init__(
+        self,
+        seeds: int,
+        capacity: int,
+        layout: Layout,
+        slack: int = 0,
+        folder: Path | None = None,
+        reserve: int = 0,
+    ) -> None:
+        """Make an empty replay: in memory, or mapped to files in `folder` with room on the disk for `reserve` slots."""
         self.seeds, self.capacity, self.stack, self.slack = seeds, capacity, layout.stack, slack
         self.slots = capacity + slack + 1
-        self._types = layout.arrays
+        self._types, self._reserve = layout.arrays, min(reserve, self.slots)
         self._mapped = folder is not None
         self.arrays = {name: self._allocate(name, folder) for name in self._types}
         self.written = np.zeros(seeds, np.int64)  # closed slots; the open one has this number
@@ -215,7 +223,8 @@ class Replay:
         """Bring the files in `folder` up to date: only what is new is written. Durable when it returns."""
         for name, array in self.arrays.items():
             if isinstance(array, np.memmap):
-                array.flush()
+                with naming(folder / f"{name}.bin"):
+                    array.flush()
                 continue
             with _growing(folder / f"{name}.bin") as file, naming(folder / f"{name}.bin"):
                 size = array[0, 0].nbytes
@@ -358,6 +367,10 @@ class Replay:
         with os.fdopen(open_file(path, os.O_RDWR | os.O_CREAT), "r+b") as file, naming(path):
             if os.fstat(file.fileno()).st_size < size:
                 file.truncate(size)
+            if self._reserve and hasattr(os, "posix_fallocate"):  # a mapped page that finds no room kills the process
+                row = size // (self.seeds * self.slots)
+                for s in range(self.seeds):
+                    os.posix_fallocate(file.fileno(), s * self.slots * row, self._reserve * row)
             return np.memmap(file, dtype, "r+", shape=full)
 
 

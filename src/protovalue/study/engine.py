@@ -25,7 +25,8 @@ _IMPORTED_ONCE = [
     "protovalue.evaluate.episodes",
     "protovalue.online.record",
     "protovalue.pretrain.loop",
-    "tensorboard.summary.writer.event_file_writer",
+    "tensorboard.compat.proto.event_pb2",
+    "tensorboard.summary.writer.record_writer",
     "torch._dynamo",
     "tyro",
 ]
