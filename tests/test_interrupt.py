@@ -16,10 +16,9 @@ import pytest
 
 from protovalue.cli import main
 from protovalue.data.dataset import open_dataset
-from protovalue.envs.registry import make
 from protovalue.evaluate.episodes import Quotas
 from protovalue.files import locked
-from protovalue.interrupt import Terminated, deferred, raised, stop_on_interrupt
+from protovalue.interrupt import Terminated, raised, stop_on_interrupt
 from protovalue.progress import ProgressBar
 from protovalue.report import summary
 from protovalue.runs import Run, read_checkpoint
@@ -238,30 +237,6 @@ def test_a_signal_while_modules_are_imported_is_one_line(tmp_path, number):
     assert (process.returncode, said) == (128 + number, LINES[number] + "\n")
 
 
-SWALLOWS = """
-import os, signal
-try:
-    os.kill(os.getpid(), signal.SIGINT)
-    for _ in range(1000): pass
-except:
-    pass
-from minatar_itself.environment import Environment
-"""
-
-
-def test_ctrl_c_while_minatar_is_imported_is_not_lost(tmp_path, monkeypatch):
-    """MinAtar has an `except:` around its imports of matplotlib and seaborn."""
-    import minatar
-
-    monkeypatch.setitem(sys.modules, "minatar_itself", minatar)
-    monkeypatch.setitem(sys.modules, "minatar_itself.environment", sys.modules["minatar.environment"])
-    monkeypatch.delitem(sys.modules, "minatar")
-    (tmp_path / "minatar.py").write_text(SWALLOWS)
-    monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(KeyboardInterrupt):
-        make("minatar/breakout")
-
-
 def test_a_second_ctrl_c_interrupts_at_once_but_a_second_sigterm_does_not():
     with stop_on_interrupt() as stop:
         assert not stop.requested
@@ -281,7 +256,7 @@ def test_a_second_ctrl_c_interrupts_at_once_but_a_second_sigterm_does_not():
 
 def test_handlers_are_put_back_and_an_ignored_signal_stays_ignored():
     before = [signal.getsignal(number) for number in LINES]
-    for context in (stop_on_interrupt, raised, deferred):
+    for context in (stop_on_interrupt, raised):
         with context():
             assert [signal.getsignal(number) for number in LINES] != before
         assert [signal.getsignal(number) for number in LINES] == before
@@ -294,20 +269,11 @@ def test_handlers_are_put_back_and_an_ignored_signal_stays_ignored():
         signal.signal(signal.SIGINT, before[0])
 
 
-def test_what_was_deferred_comes_once_and_at_the_end():
-    order = []
-    with pytest.raises(Terminated), raised(), deferred():
-        signal.raise_signal(signal.SIGTERM)
-        signal.raise_signal(signal.SIGINT)
-        order.append("after")
-    assert order == ["after"]
-
-
 def test_in_another_thread_signals_are_left_alone():
     seen = []
 
     def work():
-        with stop_on_interrupt() as stop, raised(), deferred():
+        with stop_on_interrupt() as stop, raised():
             seen.append(stop.requested)
 
     thread = threading.Thread(target=work)

@@ -55,7 +55,7 @@ def test_no_reader_unpickles_or_evaluates():
     """Nothing in the package can turn data into code, but for what the user names: their own files and benchmarks."""
     modules = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib", "runpy", "code"}
     calls = {"eval", "exec", "compile", "__import__", "exec_module"}
-    allowed = {"indicators/registry.py", "pretrain/methods.py", "bench.py"}  # exec_module, of a path that the user gave
+    allowed = {"user_code.py", "bench.py"}  # exec_module, of a path that the user gave
     for path in ROOT.rglob("*.py"):
         where = str(path.relative_to(ROOT))
         for node in ast.walk(ast.parse(path.read_text())):

@@ -108,13 +108,3 @@ def ending_at_once() -> Iterator[None]:
 
     with _handling(handle):
         yield
-
-
-@contextmanager
-def deferred() -> Iterator[None]:
-    """Let nothing come until the end: for the import of a library that would swallow it."""
-    came: list[int] = []
-    with _handling(lambda number, frame: came.append(number)):
-        yield
-    for number in came[:1]:
-        signal.raise_signal(number)

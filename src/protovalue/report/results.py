@@ -248,7 +248,7 @@ def _random_policy(folder: Path, study: Mapping[str, Any]) -> tuple[dict[str, fl
     expect = {
         stage["expect"]["file"]: stage["expect"]
         for stage in study["stages"]
-        if stage["kind"] == "random-policy" and stage.get("expect")
+        if stage["kind"] == "random-policy" and "file" in (stage.get("expect") or {})
     }
     found, notes = {}, []
     for env, where in study["random_policy"].items():
