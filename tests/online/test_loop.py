@@ -20,8 +20,8 @@ from protovalue.online.agent import Agent, Rule
 from protovalue.online.linear_dqn import LinearDqn
 from protovalue.online.loop import Loop, Room, choose_device, epsilon_at, print_summary, train
 from protovalue.online.replay import LAST, Layout, Replay
-from protovalue.runs import Run, read_metrics, read_run
-from tests.online.rigged import Killed, config, killed_at, one_hot, run
+from protovalue.runs import Run, read_checkpoint, read_metrics, read_run
+from tests.online.rigged import Killed, config, killed_at, numbers, one_hot, run
 
 COUNTING = "gym/Counting-v0"  # episodes of 1, 2, 3, 4, 1, ... steps that pay 1, 2, ...; every second one is truncated
 
@@ -64,6 +64,7 @@ def test_returns_and_losses_by_hand(tmp_path, monkeypatch, capsys):
     """Ten steps are four episodes of 1, 2, 3 and 4 steps that return 1, 3, 6 and 10."""
     clock = iter(range(0, 100, 2))  # every look at it is two seconds later
     monkeypatch.setattr(loop, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    assert loop.WATCH_EVERY == 10
     monkeypatch.setattr(loop, "WATCH_EVERY", 4)
     settings = counting(tmp_path / "r", update_every=2, updates=3)
     path = go(settings, numbered(settings), quiet=False)
@@ -231,19 +232,34 @@ def test_environments_are_seeded_by_seed_and_purpose_and_anew_where_they_start_a
     assert seeds == [expected(1), expected(1, 10)]
 
 
-def test_a_continued_run_logs_and_counts_what_the_whole_one_does(tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("options", [{}, {"prioritised": True, "n_step": 2}])
+def test_a_continued_run_logs_and_counts_what_the_whole_one_does(tmp_path, monkeypatch, capsys, options):
     """MinAtar goes on within its episodes; the bar begins where the run was."""
-    settings = config(tmp_path / "whole", env="minatar/breakout", steps=30, log_every=20, checkpoint_every=7)
+    monkeypatch.setattr(loop, "WATCH_EVERY", 1)
+    common = {
+        "env": "minatar/breakout",
+        "steps": 30,
+        "log_every": 20,
+        "checkpoint_every": 7,
+        "replay_min": 5,
+        **options,
+    }
+    settings = config(tmp_path / "whole", **common)
     run(settings)
     killed_at(monkeypatch, [18])
     with pytest.raises(Killed):
         run(replace(settings, out=tmp_path / "cut"))
     env = make("minatar/breakout", 3)
     agent = LinearDqn(Rule.of(settings), (0, 1, 2), 3, one_hot((1, 10, 10, 4)), 1.0)
-    train(replace(settings, out=tmp_path / "cut"), {"seeds": "0-2", "n": 1}, env, agent)
+    train(replace(settings, out=tmp_path / "cut"), {"seeds": "0-2", "n": settings.n_step}, env, agent)
     assert "train minatar/breakout: 90/90 steps" in capsys.readouterr().err
     whole, cut = (read_run(tmp_path / name)["done"] for name in ("whole", "cut"))
     assert whole == cut
+    assert numbers(tmp_path / "whole") == numbers(tmp_path / "cut")
+    whole, cut = (read_checkpoint(tmp_path / name) for name in ("whole", "cut"))
+    assert whole.state == cut.state
+    for name, array in whole.tensors.items():
+        np.testing.assert_array_equal(cut.tensors[name], array, err_msg=name)
 
 
 def room(settings, agent, monkeypatch, quiet=True):

@@ -13,7 +13,7 @@ from protovalue.errors import UserError
 from protovalue.online.dqn import train_dqn
 from protovalue.online.loop import Loop
 from protovalue.online.record import Recorder
-from protovalue.runs import read_checkpoint, read_run
+from protovalue.runs import Run, read_checkpoint, read_run
 from tests.online.rigged import Killed, killed_at
 
 
@@ -73,6 +73,35 @@ def test_a_killed_recording_ends_like_one_that_was_not(tmp_path, monkeypatch, ki
     theta = [read_checkpoint(tmp_path / name / "run").tensors["agent.theta"] for name in ("whole", "cut")]
     np.testing.assert_array_equal(*theta)
     assert main(["data", "verify", str(tmp_path / "cut" / "data")]) == 0
+
+
+def recorded(folder):
+    """All bytes of the data set."""
+    return {path.name: path.read_bytes() for path in (folder / "data").iterdir() if path.name != "lock"}
+
+
+@pytest.mark.parametrize("moment", ["before the data set is closed", "after it"])
+def test_a_recording_killed_at_its_very_end_is_still_completed(tmp_path, monkeypatch, moment):
+    train_dqn(config(tmp_path / "whole", steps=30), quiet=True)
+
+    def killed(*args, **kwargs):
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        if moment == "after it":
+            patch.setattr(Run, "finish", killed)
+        else:
+            close = Recorder.close
+            patch.setattr(Recorder, "close", lambda self, complete: killed() if complete else close(self, complete))
+        with pytest.raises(Killed):
+            train_dqn(config(tmp_path / "cut", steps=30), quiet=True)
+    assert not (tmp_path / "cut" / "run" / "done.json").exists()
+    train_dqn(config(tmp_path / "cut", steps=30), quiet=True)
+    assert recorded(tmp_path / "cut") == recorded(tmp_path / "whole")
+    with monkeypatch.context() as patch:  # done: the data set is not even opened
+        patch.setattr(Recorder, "resume", killed)
+        train_dqn(config(tmp_path / "cut", steps=30), quiet=True)
+    assert recorded(tmp_path / "cut") == recorded(tmp_path / "whole")
 
 
 def test_an_environment_without_a_state_cuts_its_episode(tmp_path, monkeypatch):

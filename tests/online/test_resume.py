@@ -17,9 +17,8 @@ from protovalue.errors import UserError
 from protovalue.online.dqn import Dqn, train_dqn
 from protovalue.online.linear_dqn import LinearDqn, train_online
 from protovalue.online.loop import Loop
-from protovalue.online.record import Recorder
 from protovalue.online.replay import Layout, Replay
-from protovalue.runs import Run, read_checkpoint
+from protovalue.runs import read_checkpoint
 from tests.online.rigged import Killed, config, killed_at, learned, numbers, run
 
 EVERY = 2  # steps between checkpoints; there is an update in every step, so each of them is right after one
@@ -135,28 +134,6 @@ def test_agents_act_on_their_current_parameters_and_see_each_step_once(tmp_path,
     # Frozen: the layout's blank observation, the first one, one for each step, and the last of a truncated episode.
     assert sum(truncations) > 0
     assert passes == [2] * (2 + 41 + sum(truncations) if kind == "frozen" else 41)
-
-
-@pytest.mark.parametrize("moment", ["before the data set is closed", "after it"])
-def test_a_recording_killed_at_its_very_end_is_still_completed(tmp_path, monkeypatch, moment):
-    train("recorded", tmp_path / "whole")
-
-    def killed(*args, **kwargs):
-        raise Killed
-
-    with monkeypatch.context() as patch:
-        if moment == "after it":
-            patch.setattr(Run, "finish", killed)
-        else:
-            close = Recorder.close
-            patch.setattr(Recorder, "close", lambda self, complete: killed() if complete else close(self, complete))
-        with pytest.raises(Killed):
-            train("recorded", tmp_path / "cut")
-    assert not (tmp_path / "cut" / "run" / "done.json").exists()
-    train("recorded", tmp_path / "cut")
-    assert recorded(tmp_path / "cut") == recorded(tmp_path / "whole")
-    train("recorded", tmp_path / "cut")  # done: nothing happens
-    assert recorded(tmp_path / "cut") == recorded(tmp_path / "whole")
 
 
 def test_a_recording_goes_on_in_its_own_data_set_only(tmp_path, monkeypatch):
