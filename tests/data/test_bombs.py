@@ -7,14 +7,12 @@ import struct
 import sys
 import tracemalloc
 import zlib
-from pathlib import Path
 
 import gymnasium
 import h5py
 import numpy as np
 import pytest
 
-import protovalue.data.array_record as array_record
 import protovalue.data.importing as importing
 from protovalue.config import ImportDqnReplayConfig, ImportMinariConfig, ImportRluConfig
 from protovalue.data.collect import manifest_of
@@ -23,7 +21,7 @@ from protovalue.data.import_dqn_replay import import_dqn_replay
 from protovalue.data.import_minari import Spaces, encode_episode, import_minari
 from protovalue.data.import_rlu import import_rlu
 from protovalue.data.importing import Workers
-from protovalue.data.sources import Ahead, DamagedError, find_sources
+from protovalue.data.sources import Ahead
 from protovalue.envs.registry import make
 from protovalue.errors import UserError
 from tests.data.helpers import bounded
@@ -184,85 +182,6 @@ def test_a_feature_that_cannot_be_decoded_is_one_line(tmp_path, episode, key):
     path.write_bytes(tfrecord([good + message(1, message(1, entry))]))
     with pytest.raises(UserError, match=f"the key '{key}' is damaged: a protobuf field is longer than its message"):
         run_rlu(path, tmp_path / "set")
-
-
-def riegeli(path):
-    """Two records of 3 MB and 7 of few bytes, by the package itself."""
-    from array_record.python.array_record_module import ArrayRecordWriter
-
-    rng = np.random.default_rng(0)
-    records = [
-        bytes(3_000_000),
-        rng.bytes(200_000),
-        *[rng.bytes(n) for n in (0, 1, 30, 5_000, 70_000, 65_400, 131_000)],
-    ]
-    writer = ArrayRecordWriter(str(path), "group_size:1")
-    for record in records:
-        writer.write(record)
-    writer.close()
-    return records
-
-
-def test_array_records_are_read_and_their_chunks_bounded(tmp_path, monkeypatch):
-    path = tmp_path / "x.array_record-00000-of-00001"
-    records = riegeli(path)
-    (source,) = find_sources([str(path)], ".")
-    assert [record for _, record in array_record.read_array_records(source)] == records
-    monkeypatch.setattr(array_record, "LARGEST", 3_000_000)
-    assert len(list(array_record.read_array_records(source))) == 9
-    monkeypatch.setattr(array_record, "LARGEST", 2_999_999)
-    with pytest.raises(
-        DamagedError, match="found a chunk at byte 64 that announces 3000000 bytes, expected at most 2999"
-    ):
-        list(array_record.read_array_records(source))
-    path.write_bytes(bytes(1 << 20))
-    with pytest.raises(DamagedError, match="not an array_record file"):
-        list(array_record.read_array_records(source))
-
-
-def test_every_chunk_of_an_array_record_is_looked_at(tmp_path, monkeypatch):
-    """The largest is found wherever it is: its head, and those before it, may lie across the blocks of 64 KiB."""
-    from array_record.python.array_record_module import ArrayRecordWriter
-
-    rng = np.random.default_rng(1)
-    (tmp_path / "x").touch()
-    (source,) = find_sources([str(tmp_path / "x")], ".")
-    for attempt in range(12):
-        sizes = [65_536 - 24 - 40 - attempt * 7, 65_000 + attempt, *rng.integers(0, 200_000, 6).tolist(), 250_000]
-        writer = ArrayRecordWriter(str(tmp_path / "x"), "group_size:1,uncompressed")
-        for size in sizes:
-            writer.write(rng.bytes(size))
-        writer.close()
-        monkeypatch.setattr(array_record, "LARGEST", 250_000)
-        assert [len(record) for _, record in array_record.read_array_records(source)] == sizes
-        monkeypatch.setattr(array_record, "LARGEST", 249_999)
-        with pytest.raises(DamagedError, match="announces 250000 bytes"):
-            list(array_record.read_array_records(source))
-
-
-def test_a_full_disk_names_the_copy_of_a_remote_file(tmp_path, monkeypatch):
-    """The remote file is one of fsspec's in memory; there is no room for its copy."""
-    import fsspec
-
-    path = tmp_path / "x.array_record-00000-of-00001"
-    riegeli(path)
-    fsspec.filesystem("memory").pipe("/x.array_record-00000-of-00001", path.read_bytes())
-    (source,) = find_sources(["memory://x.array_record-00000-of-00001"], ".")
-    assert len(list(array_record.read_array_records(source))) == 9
-
-    class Full:
-        def __enter__(self):
-            return self
-
-        def __exit__(self, *_):
-            pass
-
-        def write(self, _):
-            raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(Path, "open", lambda self, *_: Full())
-    with pytest.raises(UserError, match="records: No space left on device; it holds memory:///x.array_record"):
-        list(array_record.read_array_records(source))
 
 
 def metadata(folder, **changes):

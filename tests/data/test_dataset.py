@@ -7,7 +7,6 @@ import random
 import signal
 import struct
 import zlib
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -343,13 +342,3 @@ def test_opening_maps_and_does_not_read(tmp_path):
         raise RuntimeError  # leaves the data set open, so that what follows the last episode is ignored
     os.truncate(tmp_path / "set" / "frames.bin", 200 * 10**9)
     assert open_dataset(tmp_path / "set").episode(0).frames.shape == (6, 2, 3)
-
-
-def test_info_and_contact_sheet(tmp_path, capsys):
-    write(tmp_path / "set", [made_up(n, np.random.default_rng(n)) for n in (3, 9, 30)])
-    info(DataInfoConfig((tmp_path / "set",), picture=tmp_path / "deep" / "sheet.png"))
-    printed = capsys.readouterr().out
-    assert "transitions   42\n" in printed
-    assert "episodes      3 (terminated 3, truncated 0, cut 0)\n" in printed
-    assert "length        3 to 30 steps, median 9\n" in printed
-    assert Path(tmp_path / "deep" / "sheet.png").read_bytes().startswith(b"\x89PNG")
