@@ -253,6 +253,14 @@ def test_the_encoder_is_compiled_where_that_is_asked_for(config, monkeypatch, wa
     assert compiled == ["MinatarEncoder"] * wanted
 
 
+def test_freed_memory_is_kept(config, monkeypatch):
+    """A third of a step's time: docs/decisions.md."""
+    asked = []
+    monkeypatch.setattr(loop, "keep_freed_memory", lambda: asked.append(True))
+    pretrain(replace(config, steps=1), quiet=True)
+    assert asked == [True]
+
+
 def test_threads_are_set_and_recorded(config, tmp_path, monkeypatch):
     asked = []
     monkeypatch.setattr(torch, "set_num_threads", asked.append)
