@@ -20,7 +20,7 @@ from protovalue.online.agent import Agent, Rule
 from protovalue.online.dqn import Dqn
 from protovalue.online.loop import Loop, Room
 from protovalue.online.presets import resolve
-from protovalue.online.replay import Batch, Layout
+from protovalue.online.replay import Batch, Layout, Replay
 from protovalue.runs import Run
 
 
@@ -136,6 +136,26 @@ def memory(result: Table) -> None:
         result[f"share of the reference's layout, {name}"] = ours / (4 * k + 4 * k + 4 + 4 + 4)
 
 
+def checksums(result: Table, seconds: float) -> None:
+    """Measure what checking the replay costs: processor time of its sums at a checkpoint over that of the steps."""
+    config = replace(online_config("minatar/breakout", "random:minatar:1", 9), replay_size=100_000)
+    every, count = config.checkpoint_every or 0, len(config.seed_list())
+    replay = Replay(count, 100_000, Layout((128,), np.float16, 6, reward_dtype=np.float16), 2 * every + 8)
+    items, no = np.random.default_rng(0).random((count, 128)).astype(np.float16), np.zeros(count, np.bool_)
+    replay.begin(items)
+    spent = []
+    for _ in range(12):  # the ring is full after the tenth
+        for _ in range(every):
+            replay.add(np.zeros(count, np.int64), np.ones(count), no, no, items, items)
+        start = time.process_time()
+        replay.sums()
+        spent.append(time.process_time() - start)
+    config = replace(config, replay_size=2_000)
+    steps = every * count / steps_per_second(config, linear_dqn.prepare(config), seconds)
+    result["MinAtar: milliseconds for the checksums of a checkpoint, 9 seeds"] = 1e3 * statistics.median(spent[-3:])
+    result["MinAtar: their share of the time between two, 9 seeds"] = statistics.median(spent[-3:]) / steps
+
+
 def against_sb3(result: Table, seconds: float, repeats: int) -> None:
     """Compare end-to-end DQN with Stable-Baselines3's: the same network, batch and update frequency, alternating."""
     import gymnasium
@@ -202,6 +222,7 @@ def main(quick: bool) -> None:
     seconds, repeats = (1.0, 1) if quick else (8.0, 3)
     result = Table()
     memory(result)
+    checksums(result, seconds)
     against_sb3(result, seconds, repeats)
     by_seeds(result, seconds, repeats)
     against_reencoding(result, seconds, repeats)

@@ -96,7 +96,7 @@ def test_what_a_config_says_is_checked(folder, change, message):
     assert "\n" not in str(error.value)
 
 
-def test_the_largest_width_and_observation_are_checked_without_memory_for_them(folder, monkeypatch):
+def test_the_largest_sizes_are_checked_without_memory_for_them(folder, monkeypatch):
     """A network of a terabyte is refused by its shapes; its parameters are never made."""
     real = torch.empty
 

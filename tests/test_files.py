@@ -25,7 +25,9 @@ from protovalue.files import (
     read_json,
     read_lines,
     reading,
+    refuse_links,
     size_and_crc,
+    truncate,
     write_all,
     write_atomic,
     write_json,
@@ -220,9 +222,8 @@ def test_a_file_that_is_far_too_large_is_not_read(tmp_path):
         file.truncate((1 << 26) + 1)
     with pytest.raises(UserError, match="found 67,108,865 bytes, expected at most 67,108,864"):
         read_json(path)
-    with path.open("wb") as file:
-        file.truncate(1 << 20)
-    assert len(read_bytes(path)) == 1 << 20
+    truncate(path, 1 << 26)
+    assert len(read_bytes(path)) == 1 << 26
 
 
 # Lines of JSON
@@ -289,11 +290,64 @@ def test_bad_lines_are_left_out_and_named(tmp_path):
 # Sizes, checksums, errors
 
 
-def test_size_and_checksum_of_more_than_one_block(tmp_path):
+def test_size_and_checksum_of_more_than_one_block(tmp_path, monkeypatch):
     data = bytes(range(256)) * 5000  # 1.28 MB
     (tmp_path / "x").write_bytes(data)
-    for durable in (False, True):
-        assert size_and_crc(tmp_path / "x", durable) == (len(data), zlib.crc32(data))
+    synced = []
+    monkeypatch.setattr(
+        os, "fsync", lambda descriptor: synced.append(str(Path(f"/proc/self/fd/{descriptor}").readlink()))
+    )
+    assert size_and_crc(tmp_path / "x") == (len(data), zlib.crc32(data))
+    assert synced == []
+    assert size_and_crc(tmp_path / "x", durable=True) == (len(data), zlib.crc32(data))
+    assert synced == [str(tmp_path / "x")]
+
+
+def test_what_is_written_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
+    synced = []
+    monkeypatch.setattr(
+        os, "fsync", lambda descriptor: synced.append(str(Path(f"/proc/self/fd/{descriptor}").readlink()))
+    )
+    write_atomic(tmp_path / "x", b"data")
+    new, folder = synced
+    assert Path(new).name.startswith(".new-")
+    assert folder == str(tmp_path)  # the name itself
+
+
+def test_a_file_is_cut_or_grows_and_a_link_does_not(tmp_path):
+    (tmp_path / "x").write_bytes(b"abcdef")
+    truncate(tmp_path / "x", 2)
+    assert (tmp_path / "x").read_bytes() == b"ab"
+    truncate(tmp_path / "x", 4)
+    assert (tmp_path / "x").read_bytes() == b"ab\0\0"
+    with pytest.raises(FileNotFoundError):
+        truncate(tmp_path / "nothing", 0)
+    (tmp_path / "link").symlink_to("x")
+    with pytest.raises(UserError, match="link: found a symbolic link"):
+        truncate(tmp_path / "link", 0)
+    with pytest.raises(OSError, match="Invalid argument: '.*/x'"):
+        truncate(tmp_path / "x", -1)
+    with pytest.raises(UserError, match="link: found a symbolic link, expected a file"):
+        refuse_links(tmp_path)
+    (tmp_path / "link").unlink()
+    refuse_links(tmp_path)
+
+
+def test_no_descriptor_is_left_open(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    before = names(Path("/proc/self/fd"))
+    write_json(tmp_path / "x.json", {})
+    read_json(tmp_path / "x.json")
+    truncate(tmp_path / "x.json", 1)
+    size_and_crc(tmp_path / "x.json")
+    for refused in (lambda: open_file(tmp_path / "pipe", os.O_RDONLY), lambda: read_bytes(tmp_path / "pipe")):
+        with pytest.raises(UserError):
+            refused()
+    with FolderLock(tmp_path):
+        locked(tmp_path)
+        with pytest.raises(UserError):
+            FolderLock(tmp_path)
+    assert names(Path("/proc/self/fd")) == before
 
 
 def test_all_is_written_even_if_the_system_takes_a_little_at_a_time(tmp_path, monkeypatch):
@@ -392,6 +446,9 @@ def test_a_lock_is_no_link_and_no_file_of_another_kind(tmp_path):
         FolderLock(tmp_path)
     assert (tmp_path / "precious").read_text() == "precious"
     (tmp_path / "lock").unlink()
+    (tmp_path / "lock").write_text("x1")
+    with pytest.raises(UserError, match="lock: found something else"):
+        FolderLock(tmp_path)
     (tmp_path / "lock").write_text("123456789")
     with FolderLock(tmp_path):
         assert (tmp_path / "lock").read_text() == str(os.getpid())

@@ -193,6 +193,26 @@ def test_a_last_line_of_metrics_that_a_kill_cut_short_is_cut_off_and_said(tmp_pa
     assert result(tmp_path / "run") == uninterrupted
 
 
+def test_a_checkpoint_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
+    real, done = os.fsync, []
+
+    def fsync(descriptor):
+        done.append(Path(f"/proc/self/fd/{descriptor}").readlink().relative_to(tmp_path / "run"))
+        assert not (tmp_path / "run/checkpoints/step-000000000001").exists() or len(done) == 5
+        real(descriptor)
+
+    with Run.open(tmp_path / "run", Config()) as run:
+        run.log(1, {"x": 1.0})
+        monkeypatch.setattr(os, "fsync", fsync)
+        run.save(1, {"x": np.ones(1)}, {})
+    tensors, state, folder, metrics, checkpoints = map(str, done)
+    assert (tensors, metrics, checkpoints) == (
+        "checkpoints/.new-000000000001/tensors.safetensors", "metrics.jsonl", "checkpoints"
+    )  # fmt: skip
+    assert state.startswith("checkpoints/.new-000000000001/.new-")
+    assert folder == "checkpoints/.new-000000000001"
+
+
 def test_metrics_that_were_logged_with_a_checkpoint_stay_as_they_are(tmp_path):
     train(tmp_path / "run", Config(), stop_at=28)
     path = tmp_path / "run" / "metrics.jsonl"
@@ -307,7 +327,7 @@ def limited(size: int) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 3, 100, 200, 400, 600, 900, 1200, 2000])
-def test_a_disk_that_is_full_at_any_moment_is_one_line_with_a_file_and_the_run_goes_on(tmp_path, uninterrupted, size):
+def test_a_full_disk_at_any_moment_names_a_file_and_the_run_goes_on(tmp_path, uninterrupted, size):
     child = os.fork()
     if child == 0:
         code = 9

@@ -54,9 +54,9 @@ def _handling(handle: _Handler) -> Iterator[None]:
         yield
         return
     before = {number: signal.getsignal(number) for number in SIGNALS}
-    for number in SIGNALS:
-        if before[number] is not signal.SIG_IGN:
-            signal.signal(number, handle)
+    before = {number: old for number, old in before.items() if old not in (signal.SIG_IGN, None)}  # None: not Python's
+    for number in before:
+        signal.signal(number, handle)
     try:
         yield
     finally:

@@ -6,7 +6,6 @@ import math
 import os
 import platform
 import re
-import secrets
 import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -178,6 +177,8 @@ class Run:
             save_file({name: np.ascontiguousarray(array) for name, array in tensors.items()}, beside / TENSORS)
             size, crc = size_and_crc(beside / TENSORS, durable=True)
             write_json(beside / STATE, {"step": step, "bytes": size, "crc32": crc, "state": dict(state)})
+            with naming(self.path / METRICS):
+                os.fsync(self._metrics)  # what was logged before the checkpoint is not logged again after it
             if final.exists():
                 _discard(final)
             beside.rename(final)
@@ -263,8 +264,8 @@ class _Events:
         from tensorboard.summary.writer.record_writer import RecordWriter
 
         now = time.time()
-        # The name that TensorBoard looks for. Every opening has its own: two may come within a second.
-        name = f"events.out.tfevents.{now:.0f}.{platform.node()}.{os.getpid()}.{secrets.token_hex(4)}"
+        # TensorBoard looks for this name, and reads in the order of names: two openings may come within a second.
+        name = f"events.out.tfevents.{time.time_ns():020d}.{platform.node()}.{os.getpid()}"
         self._event, self._path = Event, folder / name
         self._file = os.fdopen(open_file(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb")
         self._records = RecordWriter(self._file)
