@@ -346,6 +346,8 @@ STANDS_FOR = {
     "FILE": "x",
     "DIR": "x",
     "NAME": "x",
+    "MODULE": "x",
+    "ID": "x",
     "D": "4",
     "G": "0.9",
 }

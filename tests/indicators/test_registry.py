@@ -17,8 +17,8 @@ from protovalue.indicators.registry import (
     indicator_from_config,
     load_indicator_file,
     make_indicator,
-    module_of,
 )
+from protovalue.user_code import module_name
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "adding-an-indicator.md"
 
@@ -123,7 +123,7 @@ def test_a_users_file_may_be_loaded_again(tmp_path: Path) -> None:
     (tmp_path / "constant.py").write_text(CONSTANT)
     for _ in range(2):
         load_indicator_file(tmp_path / "constant.py")
-    assert INDICATORS["constant"].__module__ == module_of(tmp_path / "constant.py")
+    assert INDICATORS["constant"].__module__ == module_name(tmp_path / "constant.py")
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "constant.py").write_text(CONSTANT)  # the same name, but another file
     with pytest.raises(UserError, match="indicator name 'constant': found it in"):

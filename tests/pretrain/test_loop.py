@@ -298,7 +298,8 @@ def test_the_card_by_hand(config, data, tmp_path):
     assert command == (
         f"pvn pretrain --out '{folder}' --data {data} --encoder minatar --width 1 --steps 2 --batch-size 16 "
         "--learning-rate 0.001 --precision float32 --threads 1 --log-every 3 --checkpoint-every 5 --tasks 7 "
-        "--proportion 0.05 --normalize yes --tasks-per-module 10 --target-every 3"
+        "--proportion 0.05 --normalize yes --tasks-per-module 10 --rni-network dqn "
+        "--rni-output linear --target-every 3"
     )
     opened, done = open_dataset(data), read_run(folder)["done"]
     episodes = f"900 transitions in {opened.num_episodes} episodes of minatar/breakout, checksum"
