@@ -188,6 +188,7 @@ def test_without_more_said_ten_tasks_share_a_network_with_its_dense_layer() -> N
     assert indicator.config()["options"] == {
         "tasks_per_module": 10,
         "hidden": True,
+        "relu": False,
         "channel_mean": None,
         "channel_std": None,
     }
