@@ -203,7 +203,7 @@ class MinatarEncoder(Encoder):
         cells = np.arange(math.prod(self.frame_size) * self.in_channels).reshape(*self.frame_size, self.in_channels)
         windows = np.lib.stride_tricks.sliding_window_view(cells, (kernel, kernel), (0, 1))  # (H', W', C, k, k)
         patches = np.ascontiguousarray(windows.transpose(0, 1, 3, 4, 2)).reshape(-1)
-        self.register_buffer("patches", torch.from_numpy(patches), persistent=False)
+        self.register_buffer("patches", torch.from_numpy(patches.copy()), persistent=False)
 
     def convolve(self, x: Tensor) -> Tensor:
         """Apply the convolution."""
