@@ -52,7 +52,7 @@ def test_every_chunk_of_an_array_record_is_looked_at(tmp_path, monkeypatch):
     (tmp_path / "x").touch()
     (source,) = find_sources([str(tmp_path / "x")], ".")
     for attempt in range(12):
-        sizes = [65_536 - 24 - 40 - attempt * 7, 65_000 + attempt, *rng.integers(0, 200_000, 6).tolist(), 250_000]
+        sizes = [196_440 + 2 * attempt, 65_472 - 7 * attempt, *rng.integers(0, 200_000, 5).tolist(), 250_000]
         writer = ArrayRecordWriter(str(tmp_path / "x"), "group_size:1,uncompressed")
         for size in sizes:
             writer.write(rng.bytes(size))
@@ -61,6 +61,37 @@ def test_every_chunk_of_an_array_record_is_looked_at(tmp_path, monkeypatch):
         assert [len(record) for _, record in array_record.read_array_records(source)] == sizes
         monkeypatch.setattr(array_record, "LARGEST", 249_999)
         with pytest.raises(DamagedError, match="announces 250000 bytes"):
+            list(array_record.read_array_records(source))
+
+
+def test_a_chunk_is_at_least_as_long_as_it_has_records(tmp_path, monkeypatch):
+    """60,000 records of no bytes take a few when stored; the next chunk begins 60,000 bytes on all the same."""
+    from array_record.python.array_record_module import ArrayRecordWriter
+
+    writer = ArrayRecordWriter(str(tmp_path / "x"), "group_size:60000")
+    for _ in range(60_000):
+        writer.write(b"")
+    writer.write(bytes(250_000))
+    writer.close()
+    (source,) = find_sources([str(tmp_path / "x")], ".")
+    monkeypatch.setattr(array_record, "LARGEST", 249_999)
+    with pytest.raises(DamagedError, match="announces 250000 bytes"):
+        next(array_record.read_array_records(source))
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_few_records(tmp_path, count):
+    from array_record.python.array_record_module import ArrayRecordWriter
+
+    writer = ArrayRecordWriter(str(tmp_path / "x"), "group_size:1")
+    for _ in range(count):
+        writer.write(b"one")
+    writer.close()
+    (source,) = find_sources([str(tmp_path / "x")], ".")
+    if count:
+        assert list(array_record.read_array_records(source)) == [(0, b"one")]
+    else:
+        with pytest.raises(DamagedError, match="it has no index of records at its end"):
             list(array_record.read_array_records(source))
 
 

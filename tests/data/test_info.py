@@ -20,16 +20,16 @@ def flat(length: int, shade: int, end: End = End.TERMINATED, shape: tuple[int, .
 
 
 def test_every_line_of_the_summary(tmp_path):
-    """Episodes of 3, 5 and 10 steps with returns 3, 10 and 45, in two folders of different origin."""
+    """Episodes of 3, 60 and 70 steps with returns 3, 1,770 and 2,415, in two folders of different origin."""
     with DatasetWriter(tmp_path / "a", manifest(), {"by": "test", "position": {"file": 1}}) as writer:
         writer.begin(np.zeros((2, 3), np.uint8), checkpoint=7)
-        for episode, checkpoint in ((flat(3, 1), 2), (flat(5, 1, End.CUT), 9)):
+        for episode, checkpoint in ((flat(3, 1), 0), (flat(60, 1, End.CUT), 9)):
             buffer = writer.begin(episode.frames[0], checkpoint)
             for action, reward, frame in zip(episode.actions, episode.rewards, episode.frames[1:], strict=True):
                 buffer.add(int(action), float(reward), frame)
             buffer.end(episode.end)
     with pytest.raises(RuntimeError), DatasetWriter(tmp_path / "b", manifest(), {"by": "another"}) as writer:
-        record(writer, flat(10, 1, End.TRUNCATED))
+        record(writer, flat(70, 1, End.TRUNCATED))
         raise RuntimeError
     from protovalue.data.dataset import Dataset, Folder
 
@@ -38,15 +38,15 @@ def test_every_line_of_the_summary(tmp_path):
     assert summary(data) == {
         "folder": f"{tmp_path / 'a'}, {tmp_path / 'b'}",
         "environment": "gym/Nothing-v0 (stack 2)",
-        "transitions": "18",
+        "transitions": "133",
         "episodes": "3 (terminated 1, truncated 1, cut 1)",
-        "frames": "21 of 2x3 uint8, 2 in a stack",
+        "frames": "136 of 2x3 uint8, 2 in a stack",
         "actions": "4",
-        "on disk": f"{size / 1048576:,.1f} MiB, {size / 21:,.0f} bytes per frame",
+        "on disk": f"{size / 1048576:,.1f} MiB, {size / 136:,.0f} bytes per frame",
         "rewards": "raw",
-        "length": "3 to 10 steps, median 5",
-        "return": "3.0 to 45.0, mean 19.33",
-        "checkpoints": "2: 2 to 9",
+        "length": "3 to 70 steps, median 60",
+        "return": "3.0 to 2,415.0, mean 1,396.00",
+        "checkpoints": "2: 0 to 9",
         "provenance": "by test, first_episode 0",
         "  and 1": "by another, first_episode 0",
         "checksum": data.checksum,
@@ -62,6 +62,14 @@ def test_info_and_contact_sheet(tmp_path, capsys):
     assert "episodes      3 (terminated 3, truncated 0, cut 0)\n" in printed
     assert "length        3 to 30 steps, median 9\n" in printed
     assert Path(tmp_path / "deep" / "sheet.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_picture_is_replaced(tmp_path):
+    write(tmp_path / "set", [flat(3, 1)])
+    for _ in range(2):
+        info(DataInfoConfig((tmp_path / "set",), picture=tmp_path / "deep" / "folder" / "sheet.png"))
+    with Image.open(tmp_path / "deep" / "folder" / "sheet.png") as sheet:
+        assert sheet.size == (950, 138)
 
 
 def test_an_empty_data_set_has_neither_lengths_nor_returns(tmp_path):
@@ -95,7 +103,7 @@ def test_the_contact_sheet_shows_the_first_and_the_last_of_everything(tmp_path):
             for x, y in ((-1, 50), (112, 50), (50, 112)):
                 assert sheet.getpixel((left + x, top + y)) == (32, 32, 36), (row, column)
     words = np.asarray(sheet)[6:20, 6:118]  # "episode 0" is written above the first tile
-    assert (words == 220).any()
+    assert words.max(axis=(0, 1)).tolist() == [220, 220, 220]
 
 
 def test_the_contact_sheet_of_fewer_episodes_and_steps(tmp_path):
@@ -131,6 +139,14 @@ def test_pictures_of_every_kind_of_frame():
     assert pixels(np.array([True, False, True])) == [[[255] * 3, [0] * 3, [255] * 3]]
     colour = np.array([[[1, 2, 3], [4, 5, 6]]], np.uint8)
     assert pixels(colour) == colour.tolist()
+
+
+def test_the_colours_of_ten_channels():
+    """Okabe and Ito's seven that are not black, white, wine red and grey."""
+    assert pixels(np.eye(10, dtype=np.bool_)[None]) == [[
+        [230, 159, 0], [86, 180, 233], [0, 158, 115], [240, 228, 66], [0, 114, 178], [213, 94, 0], [204, 121, 167],
+        [255, 255, 255], [136, 34, 85], [153, 153, 153],
+    ]]  # fmt: skip
 
 
 def test_channels_have_colours_and_later_ones_cover_earlier():

@@ -106,8 +106,6 @@ def contact_sheet(data: Dataset, rows: int = 5, columns: int = 8) -> Image.Image
 
 def picture(frame: NDArray[Any]) -> Image.Image:
     """Draw one frame: grey or colour pixels as they are, other channels in one colour each."""
-    if frame.dtype == np.uint8 and frame.ndim == 2:
-        return Image.fromarray(frame).convert("RGB")
     if frame.dtype == np.uint8 and frame.ndim == 3 and frame.shape[-1] == 3:
         return Image.fromarray(frame)
     if frame.ndim == 1:
