@@ -255,6 +255,21 @@ def test_keeping_only_the_first_episodes_survives_a_kill_while_files_shrink(tmp_
     verify(DataVerifyConfig(tmp_path / "set"))
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("env_id", "gym/Other-v0"), ("env_options", {}), ("frame_shape", (3, 2)), ("frame_dtype", "bool"), ("stack", 3),
+     ("num_actions", 5), ("rewards", "clipped")],
+)  # fmt: skip
+def test_a_writer_goes_on_only_with_its_own_kind(tmp_path, name, value):
+    write(tmp_path / "set", [made_up(3, np.random.default_rng(0))])
+    before = (tmp_path / "set" / "manifest.json").read_bytes()
+    with pytest.raises(UserError, match=f"set: holds a data set with {name} .*, expected "):
+        DatasetWriter(tmp_path / "set", manifest(**{name: value}), {"by": "test"})
+    assert (tmp_path / "set" / "manifest.json").read_bytes() == before
+    with DatasetWriter(tmp_path / "set", manifest(chunk_frames=99), {"by": "test"}) as writer:  # goes on with its own
+        assert writer.manifest.chunk_frames == 4
+
+
 def test_two_writers_are_refused(tmp_path):
     with DatasetWriter(tmp_path / "set", manifest(), {}):
         with pytest.raises(UserError, match=f"in use by another process \\(pid {os.getpid()}\\)"):

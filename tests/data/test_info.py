@@ -64,12 +64,21 @@ def test_info_and_contact_sheet(tmp_path, capsys):
     assert Path(tmp_path / "deep" / "sheet.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_picture_is_replaced(tmp_path):
+def test_a_picture_is_replaced(tmp_path, capsys):
     write(tmp_path / "set", [flat(3, 1)])
     for _ in range(2):
         info(DataInfoConfig((tmp_path / "set",), picture=tmp_path / "deep" / "folder" / "sheet.png"))
+        assert f"\npicture       {tmp_path / 'deep' / 'folder' / 'sheet.png'}\n" in capsys.readouterr().out
     with Image.open(tmp_path / "deep" / "folder" / "sheet.png") as sheet:
         assert sheet.size == (950, 138)
+
+
+def test_progress_of_the_check(tmp_path, monkeypatch):
+    steps = []
+    monkeypatch.setattr("protovalue.progress.ProgressBar.advance", lambda self, count: steps.append(count))
+    write(tmp_path / "set", [flat(3, 1), flat(2, 1)])
+    verify(DataVerifyConfig(tmp_path / "set"))
+    assert steps == [1, 1]
 
 
 def test_an_empty_data_set_has_neither_lengths_nor_returns(tmp_path):

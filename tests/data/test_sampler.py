@@ -122,3 +122,25 @@ def test_prefetcher_passes_errors_on_and_ends_its_threads():
     with Prefetcher(broken, range(3), 1) as items, pytest.raises(UserError, match="step 0"):
         next(iter(items))
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("prefetch")]
+
+
+def test_bytes_of_a_batch(data):
+    """8 transitions of 3 frames (a stack of 2 and the next one) of 2 x 3 bytes."""
+    sampler = Sampler(data, 8, seed=1)
+    assert sampler.batch_bytes == 8 * 3 * 6 == sampler.batch(0).frames.nbytes
+
+
+@pytest.mark.parametrize(("item_bytes", "ahead"), [(64 << 20, 4), ((64 << 20) + 1, 3), (1, 64), (0, 64), (1 << 40, 1)])
+def test_how_many_are_made_ahead_by_default(item_bytes, ahead):
+    """256 MiB in all, at most 64 items, at least one; as many again once one is taken, by threads that work at once."""
+    made = []
+    with Prefetcher(lambda step: made.append(step) or step, range(200), item_bytes) as items:
+        iterator = iter(items)
+        for taken in range(1, 5):
+            assert next(iterator) == taken - 1
+            assert len(items._pending) == ahead
+            for pending in items._pending:
+                pending.result()
+            assert len(made) == ahead + taken
+    with Prefetcher(lambda step: step, range(3), 1) as items:
+        assert list(items) == [0, 1, 2]
