@@ -270,6 +270,15 @@ def test_a_writer_goes_on_only_with_its_own_kind(tmp_path, name, value):
         assert writer.manifest.chunk_frames == 4
 
 
+def test_a_writer_closes_what_it_opened(tmp_path):
+    with DatasetWriter(tmp_path / "set", manifest(), {"by": "test"}) as writer:
+        descriptors = list(writer._files.values())
+        assert [os.fstat(descriptor).st_size for descriptor in descriptors] == [0] * 5
+    for descriptor in descriptors:
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(descriptor)
+
+
 def test_two_writers_are_refused(tmp_path):
     with DatasetWriter(tmp_path / "set", manifest(), {}):
         with pytest.raises(UserError, match=f"in use by another process \\(pid {os.getpid()}\\)"):

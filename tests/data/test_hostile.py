@@ -92,6 +92,11 @@ def test_the_largest_manifest_that_is_allowed():
     for fits in ({"chunk_frames": 4, "stack": 4}, {"num_actions": (1 << 31) - 1}, {"episodes": (1 << 62) - 1}):
         manifest(**{"frame_shape": (8192, 8192), "chunk_frames": 1, "stack": 1, **fits})
     manifest(stack=1024)
+    manifest(frame_shape=(1 << 28,), chunk_frames=1, stack=1)
+    with pytest.raises(
+        ValueError, match="field stack: found 1, expected with frames of 268435457 bytes at most 268435456"
+    ):
+        manifest(frame_shape=((1 << 28) + 1,), chunk_frames=1, stack=1)
     for name in ("chunk_frames", "stack"):
         with pytest.raises(ValueError, match=f"field {name}: found 5, expected with frames of 67108864 bytes at most"):
             manifest(**{"frame_shape": (8192, 8192), "chunk_frames": 1, "stack": 1, name: 5})
