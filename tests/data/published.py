@@ -2,10 +2,13 @@
 
 import gzip
 import io
+import json
 import struct
+import zlib
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 from PIL import Image
 
@@ -227,3 +230,48 @@ class Ring:
             with gzip.open(folder / f"{name}_ckpt.{number}.gz", "wb", compresslevel=1) as file:
                 np.save(file, array, allow_pickle=False)
         return folder
+
+
+# Minari's files, by hand
+
+
+def write_metadata(folder, **changes):
+    """Write a Minari data set's description: the counting environment's spaces."""
+    folder.mkdir(parents=True, exist_ok=True)
+    box = {"type": "Box", "dtype": "uint8", "shape": [3], "low": [0, 0, 0], "high": [255, 255, 255]}
+    fields = {
+        "observation_space": json.dumps(box),
+        "action_space": json.dumps({"type": "Discrete", "n": 3, "start": 5}),
+        "env_spec": json.dumps({"id": "Counting-v0"}),
+        "total_steps": 9,
+    }
+    (folder / "metadata.json").write_text(json.dumps({**fields, **changes}))
+    return folder
+
+
+def write_counting(folder, steps=4, **settings):
+    """Write a Minari data set of one episode; `settings` are those of its arrays, by name."""
+    write_metadata(folder)
+    arrays = {
+        "observations": np.arange(3 * (steps + 1), dtype=np.uint8).reshape(-1, 3),
+        "actions": np.arange(steps) % 3 + 5,
+        "rewards": np.arange(steps, dtype=np.float64),
+        "terminations": np.arange(steps) == steps - 1,
+        "truncations": np.zeros(steps, np.bool_),
+    }
+    with h5py.File(folder / "main_data.hdf5", "w") as file:
+        for name, values in arrays.items():
+            chosen = {"data": values, **settings.get(name, {})}
+            if chosen:
+                file.create_dataset(
+                    f"episode_0/{name}", **{key: value for key, value in chosen.items() if value is not ...}
+                )
+    return folder
+
+
+def write_inflating(folder, size, mask=0):
+    """Rewards in one chunk of 32 bytes, whose zlib stream has `size`."""
+    write_counting(folder, rewards={"compression": "gzip", "chunks": (4,)})
+    with h5py.File(folder / "main_data.hdf5", "a") as file:
+        file["episode_0/rewards"].id.write_direct_chunk((0,), zlib.compress(bytes(size), 9), mask)
+    return folder

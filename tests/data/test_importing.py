@@ -373,3 +373,18 @@ def test_progress_is_told_in_megabytes(tmp_path, monkeypatch):
         (1, "9 steps"),
         (0, "9 steps"),
     ]
+
+
+def test_workers_are_full_while_too_many_bytes_are_under_way(monkeypatch):
+    monkeypatch.setattr(importing, "WAITING_BYTES", 1000)
+    workers = Workers(2)
+    try:
+        assert not workers.full
+        under_way = [workers.submit(bytes.hex, bytes(999)), workers.submit(bytes.hex, b"1")]
+        assert workers._held in (1000, 1, 0)  # as far as it is not done yet
+        assert workers.full == (workers._held == 1000) or workers._held < 1000
+        assert [len(work.result()) for work in under_way] == [1998, 2]
+    finally:
+        workers.close()
+    assert workers._held == 0
+    assert not workers.full

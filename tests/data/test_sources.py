@@ -290,3 +290,35 @@ def test_reading_ahead_keeps_order_and_hands_errors_over():
     with Ahead(iter(range(10**9)), depth=2) as ahead:  # left early, its thread ends
         assert next(iter(ahead)) == 0
     assert not ahead._thread.is_alive()
+
+
+def test_reading_ahead_stops_at_its_budget():
+    """Items of 40 bytes with a budget of 100: two wait; one of 1,000 waits alone."""
+    made = []
+
+    def items():
+        for number, size in enumerate([40] * 6 + [1000] * 3):
+            made.append(number)
+            yield bytes(size)
+
+    with Ahead(items(), 10, len, 100) as ahead:
+        iterator = iter(ahead)
+        sizes, most = [], 0
+        for taken, item in enumerate(iterator, 1):
+            with ahead._changed:
+                waiting = [weight for _, weight in ahead._waiting]
+            assert sum(waiting) <= 100 or len(waiting) == 1
+            assert len(made) <= taken + 3
+            most = max(most, len(waiting))
+            sizes.append(len(item))
+    assert sizes == [40] * 6 + [1000] * 3
+    assert not ahead._thread.is_alive()
+
+
+def test_reading_ahead_fills_its_budget_exactly():
+    ready = []
+    with Ahead(iter([b"a" * 50] * 9), 10, len, 150) as ahead:
+        with ahead._changed:
+            ahead._changed.wait_for(lambda: len(ahead._waiting) == 3, timeout=10)
+            ready = [weight for _, weight in ahead._waiting]
+    assert ready == [50, 50, 50]
