@@ -204,10 +204,13 @@ def test_when_checkpoints_are_written(tmp_path, monkeypatch):
     settings = counting(tmp_path / "a", checkpoint_every=10)
     go(settings, numbered(settings))
     assert saved == [10, 20, 25]
-    # One-step episodes that are truncated take two slots a step: 2 * 10 + 8 spare slots, half of them less two is 12.
-    saved.clear()
-    run(config(tmp_path / "b", env="minatar/breakout", options=EnvOptions(max_steps=1), steps=25, checkpoint_every=10))
-    assert saved == [6, 10, 16, 20, 25]
+    # One-step episodes that are truncated take two slots a step: of 2 * 10 + 8 spare slots half less two are 12, of
+    # 2 * 11 + 8 they are 13.
+    for every, expected in ((10, [6, 10, 16, 20, 25]), (11, [7, 11, 18, 22, 25])):
+        saved.clear()
+        options = {"options": EnvOptions(max_steps=1), "steps": 25, "checkpoint_every": every}
+        run(config(tmp_path / str(every), env="minatar/breakout", **options))
+        assert saved == expected
 
 
 def test_environments_are_seeded_by_seed_and_purpose_and_anew_where_they_start_anew(tmp_path, monkeypatch):
