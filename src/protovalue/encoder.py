@@ -108,7 +108,7 @@ def save_encoder(
     try:
         with beside(folder / MODEL) as new:
             save_file(tensors, new, metadata={"format": "pt"})
-            _, crc = size_and_crc(new, durable=True)
+            _, crc = size_and_crc(new)
     except (OSError, SafetensorError) as error:
         raise UserError(f"{folder / MODEL}: cannot write the encoder: {' '.join(str(error).split())}") from error
     fields = {
