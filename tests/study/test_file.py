@@ -102,7 +102,7 @@ def replaced(old: str, new: str) -> str:
         (replaced("pretraining = 2", "pretraining = [-1]"), 9, "expected how many seeds, or a list"),
         (replaced("pretraining = 2", "pretraining = true"), 9, "expected how many seeds, or a list"),
         (replaced("pretraining = 2", "pretraining = 'x'"), 9, "expected how many seeds, or a list"),
-        (replaced("tasks = 8", "method = 'missing.py'"), 29, "missing.py"),
+        (replaced("tasks = 8", "method = 'missing.py'"), 29, "found missing.py, expected a Python file"),
         (
             replaced("[dqn]\nsteps = 60\nreplay_min = 20\nseeds = 1\n\n", "").replace("\n[methods.dqn]\n", ""),
             3,
@@ -189,6 +189,7 @@ def test_a_setting_that_nothing_uses_is_refused(text, line, expected):
         "widths = [1, 2]\n" + ONLY_RANDOM,
         ONLY_RANDOM + "[methods.random.env]\nsticky = 0.2\n[env]\nsticky = 0.3\n",  # collecting does
         ONLY_DQN + "[env]\nsticky = 0.2\n[methods.dqn.env]\nmax_steps = 9\n",
+        "tasks = [0, 4]\n" + ONLY_RANDOM + "[methods.cumulants]\n",  # whose own number must be at least 1
         ONLY_DQN.replace("seeds = 2", "") + "[seeds]\nonline = 2\n",  # which are the seeds of the end-to-end agents
     ],
 )

@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from protovalue.cli import COMMANDS, _load, _parse
-from protovalue.config import AgentConfig
+from protovalue.config import AgentConfig, CollectConfig
+from protovalue.data.collect import collect
 from protovalue.study.file import load_study
-from protovalue.study.plan import plan, seed_text
+from protovalue.study.plan import address, plan, seed_text
 from protovalue.study.schedule import makespan
 from tests.study.helpers import TINY, parse
 
@@ -107,6 +108,29 @@ def test_pretraining_steps_do_not_touch_the_random_initialisation():
     after = {name for name in ids(TINY.replace("steps = 5", "steps = 6"), "online") if "random" in name}
     assert before == after
     assert len(before) == 2
+
+
+def test_an_address_does_not_depend_on_the_order_of_what_it_is_made_of():
+    assert address("x", {"a": 1, "b": 2}, ["p", "q"]) == address("x", {"b": 2, "a": 1}, ["q", "p"])
+    different = [address("x", {"a": 1}), address("y", {"a": 1}), address("x", {"a": 2}), address("x", {"a": 1}, ["p"])]
+    assert len(set(different)) == 4
+
+
+def test_data_sets_that_are_there_are_used_together_and_known_by_their_content(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for seed in (0, 1, 2):
+        collect(CollectConfig("minatar/breakout", Path(f"d{seed}"), steps=20, seed=seed), quiet=True)
+    text = TINY.replace("steps = 300", "kind = 'folder'\nfolder = ['d0', 'd1']")
+    laid_out = plan(parse(text), ROOT)
+    cell, stage = laid_out.cells[0], laid_out.stages[0]
+    assert (stage.kind, stage.needs, cell.data) == ("pretrain", (), str(tmp_path / "d0"))
+    start = stage.command.index("--data")
+    assert stage.command[start + 1 : start + 3] == ("d0", "d1")
+    assert ids(text, "pretrain") != ids(text.replace("'d1'", "'d2'"), "pretrain")
+    Path("d1").rename("renamed")
+    assert ids(text.replace("'d1'", "'renamed'"), "pretrain") == {
+        one.id for one in laid_out.stages if one.kind == "pretrain"
+    }
 
 
 def test_no_tasks_is_the_random_initialisation_and_shared():
