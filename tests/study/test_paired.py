@@ -47,17 +47,17 @@ seeds = 1
 episodes = 3
 epsilon = 1.0
 
+[methods.dqn]
+
+[methods.dqn.env]
+sticky = 0.4
+
 [methods.pvn]
 tasks = 4
 threshold = "sgd"
 burn_in = 3
 
 [methods.random]
-
-[methods.dqn]
-
-[methods.dqn.env]
-sticky = 0.4
 """
 
 
