@@ -345,15 +345,17 @@ def test_the_indicators_are_saved_with_the_run(config, data):
 
 
 def test_a_non_finite_loss_stops_with_step_and_checkpoint(config, monkeypatch):
-    real = ProtoValueNetwork.loss
+    real, calls = ProtoValueNetwork.loss, []
 
     def explodes(self, sample):
+        calls.append(int(self.target.steps))
         loss, logged = real(self, sample)
         return (loss * torch.inf if int(self.target.steps) == 12 else loss), logged
 
     monkeypatch.setattr(ProtoValueNetwork, "loss", explodes)
     with pytest.raises(UserError, match="the loss of step 13 is not finite; the checkpoint of step 10 is good"):
         pretrain(config, quiet=True)
+    assert calls == list(range(13)), "at once"
 
 
 def test_damaged_or_missing_encoders(config, tmp_path, monkeypatch):
