@@ -35,20 +35,21 @@ def left(obs):
 def test_by_hand(tmp_path):
     """Lengths 2 and 1; the reward is 1 while two steps are left, and gamma 1/2: the sums are 1, 0 and 0.
 
-    The predictions 10 (T - t) + 100 a are 20, 110 and 10. The longest episode was cut and does not count.
+    The predictions 10 (T - t) + 100 a are 20, 110 and 10, those of the last task a thousandth of them. The longest
+    episode was cut and does not count.
     """
     data = countdowns(tmp_path / "set", (2, 5, 1), (End.TERMINATED, End.CUT, End.TERMINATED))
     correlation, predicted, seen = compare_with_rollouts(
         data,
-        lambda obs: torch.cat([left(obs) == 2, left(obs) > 99], dim=1),
-        lambda obs, action: torch.cat([10 * left(obs) + 100 * action[:, None], left(obs)], dim=1),
+        lambda obs: torch.cat([left(obs) == 2, left(obs) > 99, left(obs) == 2], dim=1),
+        lambda obs, action: (10 * left(obs) + 100 * action[:, None]) * torch.tensor([1, 1, 0.001]),
         0.5,
         "cpu",
     )
     expected = np.corrcoef([20, 110, 10], [1, 0, 0])[0, 1]
-    np.testing.assert_allclose(correlation, [expected, np.nan])  # what never fires has no correlation
-    np.testing.assert_allclose(predicted, [140 / 3, 4 / 3])
-    np.testing.assert_allclose(seen, [1 / 3, 0])
+    np.testing.assert_allclose(correlation, [expected, np.nan, expected], rtol=1e-5)  # what never fires has none
+    np.testing.assert_allclose(predicted, [140 / 3, 140 / 3, 0.14 / 3], rtol=1e-5)
+    np.testing.assert_allclose(seen, [1 / 3, 0, 1 / 3])
 
 
 def test_rollouts_agree_with_a_perfect_prophet_and_not_with_its_opposite(tmp_path):
@@ -90,7 +91,11 @@ def test_long_episodes_are_seen_in_parts(tmp_path):
         parts.append(len(obs))
         return torch.ones(len(obs), 1, dtype=torch.bool)
 
-    _, predicted, seen = compare_with_rollouts(data, rewards, lambda obs, action: action[:, None], 0.0, "cpu")
+    def predict(obs, action):
+        assert torch.equal((1030 - left(obs)[:, 0].long()) % 256 % 4, action % 4)  # each with its own, mod 256
+        return action[:, None]
+
+    _, predicted, seen = compare_with_rollouts(data, rewards, predict, 0.0, "cpu")
     assert parts == [512, 512, 6]
     assert seen[0] == 1
     assert predicted[0] == pytest.approx(np.mean(np.arange(1030) % 4))
