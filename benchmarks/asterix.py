@@ -17,10 +17,12 @@ import torch
 from numpy.typing import NDArray
 
 import protovalue
-from protovalue.config import CollectConfig, OnlineConfig, PretrainConfig
 from protovalue.data.collect import collect
+from protovalue.data.config import CollectConfig
 from protovalue.evaluate.features import features_of, linear_probe, random_states
+from protovalue.online.config import OnlineConfig
 from protovalue.online.linear_dqn import train_online
+from protovalue.pretrain.config import PretrainConfig
 from protovalue.pretrain.loop import pretrain
 from protovalue.pretrain.pvn import PvnConfig
 from protovalue.pretrain.random import RandomConfig

@@ -20,13 +20,14 @@ import torch
 import zstandard
 from torch import nn
 
-from protovalue.config import CollectConfig, EnvOptions
 from protovalue.data import format as fmt
 from protovalue.data.collect import collect
+from protovalue.data.config import CollectConfig
 from protovalue.data.dataset import open_dataset
 from protovalue.data.sampler import Prefetcher, Sampler
 from protovalue.envs.base import PythonEnv
 from protovalue.envs.minatar import GAMES
+from protovalue.envs.options import EnvOptions
 from protovalue.envs.registry import make
 
 BATCH = 256

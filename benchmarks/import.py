@@ -32,7 +32,7 @@ STEPS = 997  # steps of a synthetic episode: with DQN replay's three zeros, 1,00
 IMPORT = """
 import json, resource, sys, time
 from pathlib import Path
-from protovalue.config import {config}
+from protovalue.data.config import {config}
 from protovalue.data.{module} import {function}
 if __name__ == "__main__":
     settings = json.loads(sys.argv[1])

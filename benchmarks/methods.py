@@ -17,8 +17,8 @@ from typing import Any
 
 import torch
 
-from protovalue.config import CollectConfig
 from protovalue.data.collect import collect
+from protovalue.data.config import CollectConfig
 from protovalue.data.dataset import open_dataset
 from protovalue.data.sampler import Prefetcher
 from protovalue.nets.memory import keep_freed_memory

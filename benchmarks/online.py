@@ -13,10 +13,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from protovalue.config import AgentConfig, DqnConfig, OnlineConfig
 from protovalue.envs.base import Env
 from protovalue.online import dqn, linear_dqn
 from protovalue.online.agent import Agent, Rule
+from protovalue.online.config import AgentConfig, DqnConfig, OnlineConfig
 from protovalue.online.dqn import Dqn
 from protovalue.online.loop import Loop, Room
 from protovalue.online.presets import resolve

@@ -12,8 +12,9 @@ from typing import Any
 
 import torch
 
-from protovalue.config import CollectConfig, OnlineConfig
 from protovalue.data.collect import collect
+from protovalue.data.config import CollectConfig
+from protovalue.online.config import OnlineConfig
 from protovalue.online.linear_dqn import train_online
 from protovalue.pretrain.loop import pretrain
 from protovalue.pretrain.pvn import PvnConfig

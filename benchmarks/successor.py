@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from protovalue.config import CollectConfig
 from protovalue.data.collect import collect
+from protovalue.data.config import CollectConfig
 from protovalue.envs.base import Env
 from protovalue.envs.registry import make
 from protovalue.indicators.precompute import load_indicator

@@ -5,24 +5,23 @@ from typing import Any
 
 import pytest
 
-from protovalue.config import (
-    BenchConfig,
+from protovalue.bench import BenchConfig
+from protovalue.data.config import (
     CollectConfig,
     DataInfoConfig,
-    DemoConfig,
-    EnvOptions,
     ImportDqnReplayConfig,
     ImportMinariConfig,
     ImportRluConfig,
-    PretrainConfig,
-    ReportConfig,
-    StudyPlanConfig,
-    StudyRunConfig,
-    TabularConfig,
 )
+from protovalue.demo import DemoConfig
+from protovalue.envs.options import EnvOptions
 from protovalue.errors import UserError
+from protovalue.pretrain.config import PretrainConfig
 from protovalue.pretrain.methods import method_class
 from protovalue.pretrain.pvn import PvnConfig
+from protovalue.report.config import ReportConfig
+from protovalue.study.config import StudyPlanConfig, StudyRunConfig
+from protovalue.tabular.config import TabularConfig
 
 OUT = Path("x")
 NEEDED: dict[type[Any], dict[str, Any]] = {

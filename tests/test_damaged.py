@@ -12,10 +12,10 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from protovalue.cli import main
-from protovalue.config import OnlineConfig
 from protovalue.errors import UserError
 from protovalue.evaluate.episodes import load_agent
 from protovalue.files import read_json, size_and_crc, write_json
+from protovalue.online.config import OnlineConfig
 from protovalue.online.linear_dqn import PRESETS, prepare, with_environment
 from protovalue.online.presets import resolve
 from protovalue.report import summary

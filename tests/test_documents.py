@@ -390,7 +390,7 @@ def flags() -> set[str]:
         configs = [kind] if isinstance(kind, type) else [method_class(name).Config for name in method_names()]
         for config in configs:
             names = [field.name for field in fields(config)]
-            names += [field.name for field in fields(cli._load("protovalue.config:EnvOptions"))]
+            names += [field.name for field in fields(cli._load("protovalue.envs.options:EnvOptions"))]
             found |= {prefix + name.replace("_", "-") for name in names for prefix in ("", "no-")}
     return found
 

@@ -9,8 +9,8 @@ from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 import protovalue
-from protovalue.config import CollectConfig
 from protovalue.data.collect import collect
+from protovalue.data.config import CollectConfig
 from protovalue.encoder import FrozenEncoder
 from protovalue.errors import UserError
 from protovalue.feature_env import FeatureEnv

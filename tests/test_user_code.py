@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from protovalue.cli import main
-from protovalue.config import CollectConfig
 from protovalue.data.collect import collect
+from protovalue.data.config import CollectConfig
 from protovalue.errors import UserError
 from protovalue.user_code import module_name, run_file, user_code
 

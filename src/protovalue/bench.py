@@ -1,11 +1,26 @@
 """`pvn bench NAME`: runs benchmarks/NAME.py of the source checkout."""
 
 import importlib.util
+from dataclasses import dataclass
 from pathlib import Path
 
+from tyro.conf import Positional
+
 import protovalue
-from protovalue.config import BenchConfig
 from protovalue.errors import UserError, unknown
+
+
+@dataclass(frozen=True)
+class BenchConfig:
+    """Run one of the benchmarks in benchmarks/ and print its table and one line of JSON.
+
+    Example: pvn bench data
+    """
+
+    name: Positional[str]
+    """Which benchmark."""
+    quick: bool = False
+    """A smaller measurement that takes about a minute."""
 
 
 def bench(config: BenchConfig) -> None:

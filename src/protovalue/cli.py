@@ -32,35 +32,35 @@ class Command:
 
 COMMANDS = {
     "collect": Command(
-        "protovalue.config:CollectConfig",
+        "protovalue.data.config:CollectConfig",
         "protovalue.online.record:collect_command",
         "Collect experience from an environment into a data set.",
     ),
     "data info": Command(
-        "protovalue.config:DataInfoConfig",
+        "protovalue.data.config:DataInfoConfig",
         "protovalue.data.info:info",
         "Print what is in a data set; --picture draws some frames.",
     ),
     "data verify": Command(
-        "protovalue.config:DataVerifyConfig", "protovalue.data.info:verify", "Check every byte of a data set."
+        "protovalue.data.config:DataVerifyConfig", "protovalue.data.info:verify", "Check every byte of a data set."
     ),
     "import rlu": Command(
-        "protovalue.config:ImportRluConfig",
+        "protovalue.data.config:ImportRluConfig",
         "protovalue.data.import_rlu:import_rlu_command",
         "Import RL Unplugged's Atari episodes into a data set.",
     ),
     "import dqn-replay": Command(
-        "protovalue.config:ImportDqnReplayConfig",
+        "protovalue.data.config:ImportDqnReplayConfig",
         "protovalue.data.import_dqn_replay:import_dqn_replay_command",
         "Import the DQN replay data into a data set.",
     ),
     "import minari": Command(
-        "protovalue.config:ImportMinariConfig",
+        "protovalue.data.config:ImportMinariConfig",
         "protovalue.data.import_minari:import_minari_command",
         "Import a Minari data set that is on this machine.",
     ),
     "tabular": Command(
-        "protovalue.config:TabularConfig",
+        "protovalue.tabular.config:TabularConfig",
         "protovalue.tabular.command:tabular",
         "Solve a small world exactly and write a page that shows the theory.",
     ),
@@ -70,41 +70,45 @@ COMMANDS = {
         "Train an encoder on a data set with one of the methods.",
     ),
     "online": Command(
-        "protovalue.config:OnlineConfig",
+        "protovalue.online.config:OnlineConfig",
         "protovalue.online.linear_dqn:online_command",
         "Train linear agents on a frozen encoder, many seeds at once.",
     ),
     "dqn": Command(
-        "protovalue.config:DqnConfig", "protovalue.online.dqn:dqn_command", "Train DQN end to end, the yardstick."
+        "protovalue.online.config:DqnConfig",
+        "protovalue.online.dqn:dqn_command",
+        "Train DQN end to end, the yardstick.",
     ),
     "evaluate": Command(
-        "protovalue.config:EvaluateConfig",
+        "protovalue.evaluate.config:EvaluateConfig",
         "protovalue.evaluate.episodes:evaluate_command",
         "Play complete episodes with trained agents.",
     ),
     "study run": Command(
-        "protovalue.config:StudyRunConfig",
+        "protovalue.study.config:StudyRunConfig",
         "protovalue.study.command:study_run",
         "Run what a study file names and is not there yet.",
     ),
     "study status": Command(
-        "protovalue.config:StudyStatusConfig", "protovalue.study.overview:study_status", "Show how far a study is."
+        "protovalue.study.config:StudyStatusConfig",
+        "protovalue.study.overview:study_status",
+        "Show how far a study is.",
     ),
     "study plan": Command(
-        "protovalue.config:StudyPlanConfig",
+        "protovalue.study.config:StudyPlanConfig",
         "protovalue.study.overview:study_plan",
         "List a study's stages with their estimated times on this machine.",
     ),
     "report": Command(
-        "protovalue.config:ReportConfig",
+        "protovalue.report.config:ReportConfig",
         "protovalue.report.command:report_command",
         "Write tables, figures and a page about finished runs.",
     ),
     "bench": Command(
-        "protovalue.config:BenchConfig", "protovalue.bench:bench", "Run one of the benchmarks and print its table."
+        "protovalue.bench:BenchConfig", "protovalue.bench:bench", "Run one of the benchmarks and print its table."
     ),
     "demo": Command(
-        "protovalue.config:DemoConfig",
+        "protovalue.demo:DemoConfig",
         "protovalue.demo:demo",
         "Show what there is in a few minutes: what `make demo` runs.",
     ),

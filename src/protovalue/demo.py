@@ -1,18 +1,33 @@
 """`make demo`: the whole story in one game, from an empty folder to a report."""
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import protovalue
-from protovalue.config import DemoConfig, EvaluateConfig, ReportConfig, StudyRunConfig, TabularConfig
 from protovalue.errors import UserError
+from protovalue.evaluate.config import EvaluateConfig
 from protovalue.evaluate.episodes import evaluate_run
 from protovalue.report.command import report_command
+from protovalue.report.config import ReportConfig
 from protovalue.report.results import read_results
 from protovalue.study.command import study_run
+from protovalue.study.config import StudyRunConfig
 from protovalue.tabular.command import tabular
+from protovalue.tabular.config import TabularConfig
 
 STUDY = Path("studies") / "demo.toml"
 JOBS = 2
+
+
+@dataclass(frozen=True)
+class DemoConfig:
+    """Show what there is in a few minutes: the tabular theory, collecting, pretraining, playing.
+
+    Example: pvn demo --out demo
+    """
+
+    out: Path = Path("demo")
+    """Folder for what the demo makes."""
 
 
 def demo(config: DemoConfig) -> None:

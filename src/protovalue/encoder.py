@@ -13,7 +13,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from protovalue.config import EnvOptions
+from protovalue.envs.options import EnvOptions
 from protovalue.errors import UserError
 from protovalue.files import beside, make_folder, read_json, size_and_crc, write_atomic, write_json
 from protovalue.nets.encoders import Encoder, make_encoder

@@ -9,7 +9,7 @@ import h5py
 import numpy as np
 import pytest
 
-from protovalue.config import ImportDqnReplayConfig, ImportRluConfig
+from protovalue.data.config import ImportDqnReplayConfig, ImportRluConfig
 from protovalue.data.import_dqn_replay import import_dqn_replay
 from protovalue.data.import_rlu import import_rlu
 from protovalue.errors import UserError
@@ -193,7 +193,7 @@ def test_bombs_of_all_formats_are_refused_in_bounded_memory(tmp_path, episode):
         array[:] = 0
         array.id.write_direct_chunk((0,), zlib.compress(bytes(100_000_000), 1))
     done = bounded(
-        "from protovalue.config import ImportDqnReplayConfig, ImportRluConfig, ImportMinariConfig\n"
+        "from protovalue.data.config import ImportDqnReplayConfig, ImportRluConfig, ImportMinariConfig\n"
         "from protovalue.data.import_minari import Manifest, Spaces, encode_episode\n"
         "def expect(call):\n"
         "    try:\n"

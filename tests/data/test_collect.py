@@ -10,11 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from protovalue.config import CollectConfig, EnvOptions
 from protovalue.data.collect import RandomPolicy, collect
+from protovalue.data.config import CollectConfig
 from protovalue.data.dataset import open_dataset
 from protovalue.data.format import End
 from protovalue.data.sampler import Sampler
+from protovalue.envs.options import EnvOptions
 from protovalue.envs.registry import make
 from protovalue.errors import UserError
 

@@ -14,8 +14,8 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protovalue.config import DataInfoConfig, DataVerifyConfig
 from protovalue.data import writer as writing
+from protovalue.data.config import DataInfoConfig, DataVerifyConfig
 from protovalue.data.dataset import Folder, open_dataset
 from protovalue.data.format import End
 from protovalue.data.info import contact_sheet, info, verify

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from protovalue.config import ImportMinariConfig
 from protovalue.data.collect import manifest_of
+from protovalue.data.config import ImportMinariConfig
 from protovalue.data.format import End
 from protovalue.data.import_minari import Spaces, encode_episode, import_minari
 from protovalue.envs.registry import make

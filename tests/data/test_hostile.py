@@ -9,9 +9,9 @@ import zstandard
 
 from protovalue import files
 from protovalue.cli import main
-from protovalue.config import CollectConfig, DataVerifyConfig
 from protovalue.data import format as fmt
 from protovalue.data.collect import collect, manifest_of
+from protovalue.data.config import CollectConfig, DataVerifyConfig
 from protovalue.data.dataset import Folder, open_dataset
 from protovalue.data.format import FrameCodec
 from protovalue.data.info import verify
@@ -264,7 +264,7 @@ def test_bombs_are_refused_in_bounded_memory(tmp_path):
     folders = [one_chunk(tmp_path / str(number), content) for number, (content, _) in enumerate(BOMBS.values())]
     done = bounded(
         "from pathlib import Path\n"
-        "from protovalue.config import DataVerifyConfig\n"
+        "from protovalue.data.config import DataVerifyConfig\n"
         f"for folder in {[str(folder) for folder in folders]}:\n"
         "    try:\n"
         "        protovalue.data.info.verify(DataVerifyConfig(Path(folder)))\n"

@@ -9,7 +9,7 @@ import pytest
 
 import protovalue.data.import_dqn_replay as import_dqn_replay_module
 from protovalue.cli import main
-from protovalue.config import ImportDqnReplayConfig
+from protovalue.data.config import ImportDqnReplayConfig
 from protovalue.data.format import End
 from protovalue.data.import_dqn_replay import Piece, find_pieces, import_dqn_replay
 from protovalue.errors import UserError

@@ -13,10 +13,11 @@ from gymnasium.spaces import Box, Dict, Discrete
 from minari.data_collector import EpisodeBuffer
 
 from protovalue.cli import main
-from protovalue.config import CollectConfig, EnvOptions, ImportMinariConfig
 from protovalue.data.collect import collect
+from protovalue.data.config import CollectConfig, ImportMinariConfig
 from protovalue.data.format import End
 from protovalue.data.import_minari import find_folder, import_minari
+from protovalue.envs.options import EnvOptions
 from protovalue.errors import UserError
 from tests.data.published import same_contents
 

@@ -14,7 +14,7 @@ import pytest
 from array_record.python.array_record_module import ArrayRecordWriter
 
 from protovalue.cli import main
-from protovalue.config import ImportRluConfig
+from protovalue.data.config import ImportRluConfig
 from protovalue.data.dataset import Episode, open_dataset
 from protovalue.data.format import End
 from protovalue.data.import_rlu import import_rlu
@@ -386,7 +386,7 @@ def test_no_process_outlives_a_killed_import(many, tmp_path):
         "import os, signal, sys\n"
         "from pathlib import Path\n"
         "import protovalue.data.writer as writer\n"
-        "from protovalue.config import ImportRluConfig\n"
+        "from protovalue.data.config import ImportRluConfig\n"
         "from protovalue.data.import_rlu import import_rlu\n"
         "def die(self, *args):\n"
         "    children = Path(f'/proc/self/task/{os.getpid()}/children').read_text()\n"

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from protovalue.config import ImportRluConfig
 from protovalue.data import importing
+from protovalue.data.config import ImportRluConfig
 from protovalue.data.dataset import open_dataset
 from protovalue.data.format import End
 from protovalue.data.importing import (

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from protovalue.config import DataInfoConfig, DataVerifyConfig
+from protovalue.data.config import DataInfoConfig, DataVerifyConfig
 from protovalue.data.format import End
 from protovalue.data.info import contact_sheet, info, picture, summary, verify
 from protovalue.data.writer import DatasetWriter

@@ -14,8 +14,8 @@ import fsspec
 import numpy as np
 import pytest
 
-from protovalue.config import ImportDqnReplayConfig, ImportRluConfig
 from protovalue.data import sources
+from protovalue.data.config import ImportDqnReplayConfig, ImportRluConfig
 from protovalue.data.import_dqn_replay import import_dqn_replay
 from protovalue.data.import_rlu import import_rlu
 from protovalue.data.sources import Ahead, DamagedError, Gunzip, find_sources

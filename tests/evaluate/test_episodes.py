@@ -11,16 +11,17 @@ from gymnasium.spaces import Box, Discrete
 from PIL import Image
 
 from protovalue.cli import main
-from protovalue.config import DqnConfig, EvaluateConfig, OnlineConfig
 from protovalue.encoder import save_encoder
 from protovalue.envs.base import PythonEnv
 from protovalue.envs.registry import make
 from protovalue.errors import UserError
 from protovalue.evaluate import episodes
+from protovalue.evaluate.config import EvaluateConfig
 from protovalue.evaluate.episodes import Quotas, evaluate_command, evaluate_run, load_agent, play, write_gif
 from protovalue.files import read_json
 from protovalue.nets.encoders import make_encoder
 from protovalue.online import dqn, linear_dqn
+from protovalue.online.config import DqnConfig, OnlineConfig
 from protovalue.online.dqn import train_dqn
 from protovalue.online.draws import EVALUATE, Draws
 from protovalue.online.linear_dqn import train_online

@@ -11,7 +11,6 @@ import torch
 from gymnasium.spaces import Box, Discrete
 from scipy.spatial.distance import pdist
 
-from protovalue.config import OnlineConfig
 from protovalue.envs.registry import make
 from protovalue.evaluate.episodes import load_agent
 from protovalue.evaluate.features import (
@@ -24,6 +23,7 @@ from protovalue.evaluate.features import (
     temporal_smoothness,
     trajectory,
 )
+from protovalue.online.config import OnlineConfig
 from protovalue.online.linear_dqn import train_online
 
 

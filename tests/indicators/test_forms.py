@@ -9,8 +9,8 @@ import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 
-from protovalue.config import CollectConfig
 from protovalue.data.collect import collect
+from protovalue.data.config import CollectConfig
 from protovalue.data.sampler import Sampler
 from protovalue.errors import UserError
 from protovalue.indicators import precompute

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from protovalue.config import CollectConfig
 from protovalue.data.collect import collect
+from protovalue.data.config import CollectConfig
 from protovalue.data.sampler import Sampler
 from protovalue.errors import UserError
 from protovalue.files import read_json, size_and_crc, write_json

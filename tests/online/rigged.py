@@ -9,12 +9,12 @@ import torch
 from gymnasium.spaces import Box, Discrete
 from torch import Tensor
 
-from protovalue.config import OnlineConfig
 from protovalue.encoder import FrozenEncoder
 from protovalue.envs.registry import make
 from protovalue.nets.encoders import Encoder, make_encoder
 from protovalue.online import linear_dqn
 from protovalue.online.agent import Rule
+from protovalue.online.config import OnlineConfig
 from protovalue.online.dqn import Dqn
 from protovalue.online.linear_dqn import LinearDqn
 from protovalue.online.loop import Loop, train

@@ -8,10 +8,11 @@ import pytest
 import torch
 
 from protovalue.cli import main
-from protovalue.config import DqnConfig, EnvOptions
+from protovalue.envs.options import EnvOptions
 from protovalue.nets.encoders import make_encoder
 from protovalue.online import dqn
 from protovalue.online.agent import Rule
+from protovalue.online.config import DqnConfig
 from protovalue.online.dqn import Dqn, train_dqn
 from protovalue.online.presets import resolve
 from protovalue.pretrain.base import seeded

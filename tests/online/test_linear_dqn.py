@@ -9,16 +9,17 @@ import pytest
 import torch
 
 from protovalue.cli import main
-from protovalue.config import EvaluateConfig, OnlineConfig
 from protovalue.data.importing import atari_manifest
 from protovalue.encoder import save_encoder
 from protovalue.envs import minatar
 from protovalue.envs.registry import make
 from protovalue.errors import UserError
+from protovalue.evaluate.config import EvaluateConfig
 from protovalue.evaluate.episodes import evaluate_run
 from protovalue.nets.encoders import make_encoder
 from protovalue.online import linear_dqn
 from protovalue.online.agent import Rule
+from protovalue.online.config import OnlineConfig
 from protovalue.online.dqn import Dqn
 from protovalue.online.linear_dqn import LinearDqn, find_encoder, train_online, with_environment
 from protovalue.online.presets import resolve

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from protovalue.cli import main
-from protovalue.config import EnvOptions
 from protovalue.data.sampler import generator_at
+from protovalue.envs.options import EnvOptions
 from protovalue.envs.registry import make
 from protovalue.errors import UserError
 from protovalue.files import FolderLock, write_json

@@ -6,11 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from protovalue.config import DqnConfig, EvaluateConfig, OnlineConfig
 from protovalue.envs.registry import make
 from protovalue.errors import UserError
+from protovalue.evaluate.config import EvaluateConfig
 from protovalue.online import dqn, linear_dqn, loop
 from protovalue.online.agent import Agent, Rule
+from protovalue.online.config import DqnConfig, OnlineConfig
 from protovalue.online.linear_dqn import LinearDqn
 from protovalue.online.loop import config_from, epsilon_at
 from protovalue.online.presets import resolve

@@ -4,12 +4,14 @@ import numpy as np
 import pytest
 
 from protovalue.cli import main
-from protovalue.config import CollectConfig, DqnConfig, EnvOptions
 from protovalue.data.collect import collect
+from protovalue.data.config import CollectConfig
 from protovalue.data.dataset import open_dataset
 from protovalue.data.format import End, Manifest
+from protovalue.envs.options import EnvOptions
 from protovalue.envs.registry import make
 from protovalue.errors import UserError
+from protovalue.online.config import DqnConfig
 from protovalue.online.dqn import train_dqn
 from protovalue.online.loop import Loop
 from protovalue.online.record import Recorder

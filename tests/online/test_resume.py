@@ -11,9 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from protovalue.config import DqnConfig, EnvOptions, OnlineConfig
 from protovalue.data.format import Manifest
+from protovalue.envs.options import EnvOptions
 from protovalue.errors import UserError
+from protovalue.online.config import DqnConfig, OnlineConfig
 from protovalue.online.dqn import Dqn, train_dqn
 from protovalue.online.linear_dqn import LinearDqn, train_online
 from protovalue.online.loop import Loop

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from protovalue.config import EnvOptions
+from protovalue.envs.options import EnvOptions
 from protovalue.envs.registry import make
 from protovalue.online.agent import Rule
 from protovalue.online.linear_dqn import LinearDqn

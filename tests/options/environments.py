@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from protovalue.config import EnvOptions
+from protovalue.envs.options import EnvOptions
 from protovalue.envs.registry import make
 from protovalue.files import read_json
 from tests.options.world import Check, Ran, World, recorded, refused

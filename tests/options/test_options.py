@@ -15,7 +15,7 @@ import pytest
 
 import protovalue
 from protovalue.cli import COMMANDS, _load
-from protovalue.config import EnvOptions
+from protovalue.envs.options import EnvOptions
 from protovalue.envs.registry import _FAMILIES
 from protovalue.errors import UserError
 from protovalue.pretrain.methods import method_class, method_names

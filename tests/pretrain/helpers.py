@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from protovalue.config import PretrainConfig
 from protovalue.data.dataset import Dataset
 from protovalue.data.format import End
 from protovalue.indicators.base import Indicator
@@ -15,6 +14,7 @@ from protovalue.nets.encoders import Encoder
 from protovalue.nets.heads import TaskHeads
 from protovalue.nets.layers import planes
 from protovalue.pretrain.base import Method
+from protovalue.pretrain.config import PretrainConfig
 from protovalue.pretrain.loop import pretrain
 from protovalue.pretrain.methods import method_class
 from protovalue.runs import read_checkpoint

@@ -15,14 +15,15 @@ import pytest
 import torch
 
 from protovalue.cli import main
-from protovalue.config import CollectConfig, PretrainConfig
 from protovalue.data.collect import collect
+from protovalue.data.config import CollectConfig
 from protovalue.data.dataset import Dataset, open_dataset
 from protovalue.data.sampler import Prefetcher, Sampler
 from protovalue.encoder import load_encoder
 from protovalue.errors import UserError
 from protovalue.indicators.precompute import load_indicator
 from protovalue.pretrain import loop
+from protovalue.pretrain.config import PretrainConfig
 from protovalue.pretrain.loop import pretrain
 from protovalue.pretrain.methods import method_class, method_names
 from protovalue.pretrain.pvn import ProtoValueNetwork, PvnConfig

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from protovalue.config import CollectConfig
 from protovalue.data.collect import collect
+from protovalue.data.config import CollectConfig
 from protovalue.data.dataset import open_dataset
 from protovalue.data.sampler import Sampler
 from protovalue.encoder import load_encoder

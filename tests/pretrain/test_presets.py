@@ -6,14 +6,16 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from protovalue.config import EvaluateConfig, OnlineConfig, PretrainConfig
 from protovalue.envs.atari import DEFAULTS as ATARI
 from protovalue.errors import UserError
+from protovalue.evaluate.config import EvaluateConfig
 from protovalue.nets.encoders import make_encoder
 from protovalue.online import linear_dqn
+from protovalue.online.config import OnlineConfig
 from protovalue.online.presets import resolve as resolve_agent
 from protovalue.pretrain import loop
 from protovalue.pretrain.base import Method
+from protovalue.pretrain.config import PretrainConfig
 from protovalue.pretrain.methods import method_class, method_names
 
 OUT = Path("run")

@@ -5,8 +5,8 @@ import pytest
 
 import protovalue
 from protovalue.cli import main
-from protovalue.config import CollectConfig
 from protovalue.data.collect import collect
+from protovalue.data.config import CollectConfig
 from protovalue.nets.statistics import feature_statistics
 from protovalue.online import linear_dqn
 from protovalue.pretrain import loop

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from protovalue.cli import main
-from protovalue.config import DqnConfig, EvaluateConfig, OnlineConfig
+from protovalue.evaluate.config import EvaluateConfig
 from protovalue.evaluate.episodes import evaluate_run
 from protovalue.files import write_json
+from protovalue.online.config import DqnConfig, OnlineConfig
 from protovalue.online.dqn import train_dqn
 from protovalue.online.linear_dqn import train_online
 from protovalue.report.galleries import look

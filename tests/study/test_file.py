@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from protovalue.config import CollectConfig
 from protovalue.data.collect import collect
+from protovalue.data.config import CollectConfig
 from protovalue.envs.registry import make
 from protovalue.errors import UserError
 from protovalue.indicators.base import INDICATORS

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from protovalue.cli import main
-from protovalue.config import StudyRunConfig
 from protovalue.data.format import Manifest
 from protovalue.files import read_json
 from protovalue.report import galleries
 from protovalue.study.command import study_run
+from protovalue.study.config import StudyRunConfig
 from protovalue.study.engine import Ended, Job
 
 # Evaluated with random actions alone: then an episode depends on nothing but the seeds and the game's options.

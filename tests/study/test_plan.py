@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from protovalue.cli import COMMANDS, _load, _parse
-from protovalue.config import AgentConfig, CollectConfig
 from protovalue.data.collect import collect
+from protovalue.data.config import CollectConfig
+from protovalue.online.config import AgentConfig
 from protovalue.study.file import load_study
 from protovalue.study.plan import address, plan, seed_text
 from protovalue.study.schedule import makespan

@@ -12,11 +12,11 @@ import psutil
 import pytest
 
 from protovalue.cli import main
-from protovalue.config import StudyRunConfig
 from protovalue.errors import UserError
 from protovalue.files import read_json, write_json
 from protovalue.study import command
 from protovalue.study.command import _Progress, study_run
+from protovalue.study.config import StudyRunConfig
 from protovalue.study.engine import Ended, Job
 from protovalue.study.plan import plan
 from protovalue.study.schedule import Outcome, run_stages

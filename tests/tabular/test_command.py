@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from protovalue.cli import main
-from protovalue.config import TabularConfig
 from protovalue.errors import UserError
 from protovalue.tabular import command, experiments
+from protovalue.tabular.config import TabularConfig
 
 PICTURES = {"protovalues", "contrast", "spectrum", "claim", "theorem", "learned"}
 MAZE = "#######\n#.#...#\n#...#.#\n#######\n"

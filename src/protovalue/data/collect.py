@@ -7,8 +7,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from protovalue.config import CollectConfig
 from protovalue.data import format as fmt
+from protovalue.data.config import CollectConfig
 from protovalue.data.dataset import Array, Dataset, Folder, open_dataset
 from protovalue.data.format import End, Manifest
 from protovalue.data.writer import DatasetWriter

@@ -107,7 +107,7 @@ class Manifest:
         if version != VERSION:
             raise UserError(f"{path}: format version {version}, this program reads version {VERSION}")
         manifest = checked(cls, fields, path)
-        from protovalue.config import EnvOptions  # here: it needs the command line's packages
+        from protovalue.envs.options import EnvOptions  # here: it needs the command line's packages
 
         checked(EnvOptions, manifest.env_options, f"{path}: field env_options")
         return manifest

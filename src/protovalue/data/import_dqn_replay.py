@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from protovalue.config import ImportDqnReplayConfig
+from protovalue.data.config import ImportDqnReplayConfig
 from protovalue.data.dataset import Dataset
 from protovalue.data.format import End, Manifest
 from protovalue.data.importing import (

@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from protovalue.config import ImportMinariConfig
 from protovalue.data.collect import manifest_of
+from protovalue.data.config import ImportMinariConfig
 from protovalue.data.dataset import Dataset
 from protovalue.data.format import End, Manifest
 from protovalue.data.hdf5 import check_storage, is_array, opened, own, reading

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from protovalue.config import ImportRluConfig
 from protovalue.data.array_record import read_array_records
+from protovalue.data.config import ImportRluConfig
 from protovalue.data.dataset import Dataset
 from protovalue.data.format import End, Manifest
 from protovalue.data.importing import (

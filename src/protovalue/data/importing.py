@@ -17,9 +17,9 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from protovalue.config import ImportAtariConfig
 from protovalue.data import format as fmt
 from protovalue.data.collect import manifest_of
+from protovalue.data.config import ImportAtariConfig
 from protovalue.data.dataset import Dataset, Folder, open_dataset
 from protovalue.data.format import End, Manifest
 from protovalue.data.sources import DamagedError, Source

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
-from protovalue.config import DataInfoConfig, DataVerifyConfig
+from protovalue.data.config import DataInfoConfig, DataVerifyConfig
 from protovalue.data.dataset import Dataset, Folder, open_dataset
 from protovalue.data.format import End
 from protovalue.errors import UserError

@@ -8,9 +8,9 @@ the user typed: on the command line, or in a study file.
 import importlib
 from typing import Any
 
-from protovalue.config import EnvOptions
 from protovalue.envs import atari, gym, minatar
 from protovalue.envs.base import Env
+from protovalue.envs.options import EnvOptions
 from protovalue.errors import UserError, unknown
 from protovalue.schema import checked
 
@@ -28,7 +28,7 @@ def make(env_id: str, num_envs: int = 1, **options: Any) -> Env:
         env_id: "minatar/GAME", "atari/Game" (CamelCase) or "gym/ID"; "gym/module:ID" is the ID that `module`, once
             imported, has registered.
         num_envs: how many are stepped together.
-        **options: what to change from the family's defaults; see `protovalue.config.EnvOptions`.
+        **options: what to change from the family's defaults; see `protovalue.envs.options.EnvOptions`.
 
     Raises:
         UserError: an unknown environment, an option that this family does not have, or a value outside its range.

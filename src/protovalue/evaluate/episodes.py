@@ -9,14 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from protovalue.config import DqnConfig, EvaluateConfig, OnlineConfig
 from protovalue.data.info import picture
 from protovalue.envs.base import Env
 from protovalue.envs.registry import import_module_of, make, same
 from protovalue.errors import UserError
+from protovalue.evaluate.config import EvaluateConfig
 from protovalue.files import beside, write_json
 from protovalue.online import dqn, linear_dqn
 from protovalue.online.agent import Agent
+from protovalue.online.config import DqnConfig, OnlineConfig
 from protovalue.online.draws import EVALUATE, Draws, environment_seeds
 from protovalue.online.loop import config_from, own_tensors
 from protovalue.online.presets import resolve

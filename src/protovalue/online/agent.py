@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.optim.adam import adam
 
-from protovalue.config import AgentConfig
 from protovalue.losses import categorical_loss, categorical_target, q_loss, q_loss_slope, q_target
 from protovalue.nets.layers import glorot_uniform
+from protovalue.online.config import AgentConfig
 from protovalue.online.replay import Batch
 from protovalue.pretrain.base import seeded
 

@@ -10,11 +10,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from protovalue.config import DqnConfig
 from protovalue.envs.base import Env
 from protovalue.envs.registry import import_module_of, make
 from protovalue.nets.encoders import Encoder, make_encoder
 from protovalue.online.agent import Agent, Rule
+from protovalue.online.config import DqnConfig
 from protovalue.online.loop import choose_device, print_summary, recorded_fields, train
 from protovalue.online.presets import Presets, resolve
 from protovalue.online.record import Recorder

@@ -13,7 +13,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from protovalue.config import OnlineConfig
 from protovalue.encoder import FrozenEncoder, load_encoder
 from protovalue.envs.base import Env
 from protovalue.envs.probe import random_observations
@@ -21,6 +20,7 @@ from protovalue.envs.registry import import_module_of, make, same
 from protovalue.errors import UserError
 from protovalue.nets.encoders import ENCODERS, make_encoder
 from protovalue.online.agent import Agent, Rule
+from protovalue.online.config import OnlineConfig
 from protovalue.online.dqn import Dqn
 from protovalue.online.loop import choose_device, print_summary, recorded_fields, train
 from protovalue.online.presets import Presets, resolve

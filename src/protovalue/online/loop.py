@@ -12,14 +12,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from protovalue.config import AgentConfig, EnvOptions, require
+from protovalue.config import require
 from protovalue.data.format import End
 from protovalue.data.sampler import generator_at
 from protovalue.envs.base import Env
+from protovalue.envs.options import EnvOptions
 from protovalue.errors import UserError
 from protovalue.files import FolderLock, read_bytes, write_atomic
 from protovalue.interrupt import stop_on_interrupt
 from protovalue.online.agent import Agent
+from protovalue.online.config import AgentConfig
 from protovalue.online.draws import EXPLORE, REDRAW, SAMPLE, Draws, environment_seeds
 from protovalue.online.priorities import Priorities
 from protovalue.online.record import Recorder

@@ -3,7 +3,8 @@
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from protovalue.config import AgentConfig, require
+from protovalue.config import require
+from protovalue.online.config import AgentConfig
 
 T = TypeVar("T", bound=AgentConfig)
 Presets = dict[tuple[str, str], dict[str, Any]]

@@ -7,15 +7,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from protovalue.config import CollectConfig, DqnConfig
 from protovalue.data import format as fmt
 from protovalue.data.collect import collect_command as collect_random
 from protovalue.data.collect import manifest_of
+from protovalue.data.config import CollectConfig
 from protovalue.data.dataset import open_dataset
 from protovalue.data.format import End
 from protovalue.data.writer import DatasetWriter, EpisodeBuffer
 from protovalue.envs.base import Env
 from protovalue.errors import UserError
+from protovalue.online.config import DqnConfig
 
 Array = NDArray[Any]
 

@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from protovalue.config import PretrainConfig
 from protovalue.data.dataset import Dataset
 from protovalue.data.sampler import Sampler
 from protovalue.nets.encoders import Encoder, make_encoder
 from protovalue.precision import Precision
+from protovalue.pretrain.config import PretrainConfig
 
 Sample = dict[str, Tensor]
 

@@ -6,11 +6,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from protovalue.config import PretrainConfig
 from protovalue.data.dataset import Dataset
 from protovalue.losses import cloning_loss
 from protovalue.nets.layers import Dense
 from protovalue.pretrain.base import Method, Sample, seeded
+from protovalue.pretrain.config import PretrainConfig
 
 
 @dataclass(frozen=True, kw_only=True)

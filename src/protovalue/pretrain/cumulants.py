@@ -8,11 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from protovalue.config import PretrainConfig, require
+from protovalue.config import require
 from protovalue.data.dataset import Dataset
 from protovalue.indicators.cumulants import Cumulants, CumulantSpec, cumulants
 from protovalue.indicators.precompute import save_indicator
 from protovalue.pretrain.base import Sample
+from protovalue.pretrain.config import PretrainConfig
 from protovalue.pretrain.task_values import TaskValues
 
 

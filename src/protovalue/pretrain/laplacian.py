@@ -8,12 +8,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from protovalue.config import PretrainConfig, require
+from protovalue.config import require
 from protovalue.data.dataset import Dataset
 from protovalue.data.sampler import generator_at
 from protovalue.losses import graph_drawing_loss
 from protovalue.nets.layers import Dense
 from protovalue.pretrain.base import Method, Sample, seeded
+from protovalue.pretrain.config import PretrainConfig
 
 STREAM = 2  # of a step's random numbers: how far ahead the second state lies
 

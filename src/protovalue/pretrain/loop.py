@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from protovalue.config import PretrainConfig, require
+from protovalue.config import require
 from protovalue.data.dataset import Dataset, open_dataset
 from protovalue.data.sampler import Prefetcher, Sampler
 from protovalue.encoder import save_encoder
@@ -22,6 +22,7 @@ from protovalue.nets.memory import keep_freed_memory
 from protovalue.nets.statistics import feature_statistics
 from protovalue.precision import Precision
 from protovalue.pretrain.base import Method, Sample
+from protovalue.pretrain.config import PretrainConfig
 from protovalue.pretrain.methods import method_class
 from protovalue.progress import ProgressBar
 from protovalue.runs import Checkpoint, Run, config_fields, read_run, restoring

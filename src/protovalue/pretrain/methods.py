@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import protovalue.pretrain
-from protovalue.config import PretrainConfig
 from protovalue.errors import UserError, unknown
 from protovalue.pretrain.base import Method
+from protovalue.pretrain.config import PretrainConfig
 from protovalue.user_code import run_file
 
 

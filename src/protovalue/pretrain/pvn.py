@@ -9,10 +9,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from protovalue.config import TRAINING, PretrainConfig, require
+from protovalue.config import require
 from protovalue.data.dataset import Dataset, open_dataset
 from protovalue.indicators.precompute import IndicatorRewards, IndicatorSpec, indicator_rewards, save_indicator
 from protovalue.pretrain.base import Sample
+from protovalue.pretrain.config import TRAINING, PretrainConfig
 from protovalue.pretrain.holdout import compare_with_rollouts
 from protovalue.pretrain.task_values import TaskValues
 

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from protovalue.config import TRAINING, PretrainConfig
 from protovalue.pretrain.base import Method
+from protovalue.pretrain.config import TRAINING, PretrainConfig
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,11 +6,12 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from protovalue.config import PretrainConfig, require
+from protovalue.config import require
 from protovalue.data.dataset import Dataset
 from protovalue.losses import q_loss, q_target
 from protovalue.nets.heads import TaskHeads
 from protovalue.pretrain.base import Method, Sample, seeded
+from protovalue.pretrain.config import PretrainConfig
 from protovalue.pretrain.target import TargetNetwork
 
 

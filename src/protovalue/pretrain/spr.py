@@ -8,13 +8,14 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from protovalue.config import PretrainConfig, require
+from protovalue.config import require
 from protovalue.data.dataset import Dataset
 from protovalue.data.sampler import generator_at
 from protovalue.losses import latent_loss
 from protovalue.nets.encoders import Encoder
 from protovalue.nets.layers import Conv, Dense, flatten, planes, renormalize
 from protovalue.pretrain.base import Method, Sample, seeded
+from protovalue.pretrain.config import PretrainConfig
 from protovalue.pretrain.target import TargetNetwork
 
 STREAM = 1  # of a step's random numbers: augmentation

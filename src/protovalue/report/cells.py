@@ -9,8 +9,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from protovalue.config import EnvOptions
 from protovalue.encoder import CONFIG as ENCODER_CONFIG
+from protovalue.envs.options import EnvOptions
 from protovalue.errors import UserError
 from protovalue.files import read_json
 from protovalue.online.linear_dqn import parse_random

@@ -6,7 +6,6 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from protovalue import __version__
-from protovalue.config import ReportConfig
 from protovalue.envs.registry import import_module_of, same
 from protovalue.errors import UserError
 from protovalue.evaluate.aggregate import Estimate, Floats
@@ -16,6 +15,7 @@ from protovalue.processes import one_thread
 from protovalue.progress import ProgressBar
 from protovalue.report import figures, summary, tables
 from protovalue.report.cells import THEN
+from protovalue.report.config import ReportConfig
 from protovalue.report.galleries import Looked, look
 from protovalue.report.model import (
     STATISTIC_TITLES,

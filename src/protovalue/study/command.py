@@ -5,12 +5,12 @@ import time
 from collections.abc import Collection
 from pathlib import Path
 
-from protovalue.config import StudyRunConfig
 from protovalue.data.importing import cpu_count
 from protovalue.errors import UserError
 from protovalue.files import FolderLock, read_json, write_json
 from protovalue.interrupt import Stop, stop_on_interrupt
 from protovalue.progress import ProgressBar
+from protovalue.study.config import StudyRunConfig
 from protovalue.study.engine import Engine, LocalProcesses
 from protovalue.study.file import Study, load_study
 from protovalue.study.plan import FORMAT, VERSION, Plan, plan

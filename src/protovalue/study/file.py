@@ -9,21 +9,15 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from protovalue.config import (
-    CollectConfig,
-    DqnConfig,
-    EnvOptions,
-    EvaluateConfig,
-    ImportDqnReplayConfig,
-    ImportMinariConfig,
-    ImportRluConfig,
-    OnlineConfig,
-    PretrainConfig,
-)
+from protovalue.data.config import CollectConfig, ImportDqnReplayConfig, ImportMinariConfig, ImportRluConfig
 from protovalue.data.dataset import open_dataset
+from protovalue.envs.options import EnvOptions
 from protovalue.envs.registry import import_module_of, make, resolve
 from protovalue.errors import UserError, unknown
+from protovalue.evaluate.config import EvaluateConfig
 from protovalue.indicators.registry import indicator_class, load_indicator_file
+from protovalue.online.config import DqnConfig, OnlineConfig
+from protovalue.pretrain.config import PretrainConfig
 from protovalue.pretrain.methods import method_class, method_names
 from protovalue.pretrain.pvn import PvnConfig
 from protovalue.study.lines import Source

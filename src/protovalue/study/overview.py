@@ -4,9 +4,9 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from protovalue.config import StudyPlanConfig, StudyStatusConfig
 from protovalue.files import locked
 from protovalue.study.command import duration, open_study
+from protovalue.study.config import StudyPlanConfig, StudyStatusConfig
 from protovalue.study.file import Study
 from protovalue.study.measure import measurable, measure
 from protovalue.study.plan import Plan, Stage

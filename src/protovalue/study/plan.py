@@ -7,11 +7,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from protovalue.config import CollectConfig, DqnConfig, EvaluateConfig, OnlineConfig, PretrainConfig
+from protovalue.data.config import CollectConfig
+from protovalue.evaluate.config import EvaluateConfig
 from protovalue.online import dqn as end_to_end
 from protovalue.online import linear_dqn
+from protovalue.online.config import DqnConfig, OnlineConfig
 from protovalue.online.loop import MAY_CHANGE as AGENT_MAY_CHANGE
 from protovalue.online.presets import resolve as resolve_agent
+from protovalue.pretrain.config import PretrainConfig
 from protovalue.pretrain.loop import MAY_CHANGE as PRETRAIN_MAY_CHANGE
 from protovalue.pretrain.methods import method_class
 from protovalue.runs import config_fields

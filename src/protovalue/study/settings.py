@@ -7,7 +7,7 @@ from dataclasses import MISSING, Field, fields
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from protovalue.config import EnvOptions
+from protovalue.envs.options import EnvOptions
 from protovalue.errors import UserError, unknown
 from protovalue.study.lines import Source
 

@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from protovalue.config import TabularConfig
 from protovalue.errors import UserError, unknown
 from protovalue.processes import one_thread
 from protovalue.progress import ProgressBar
 from protovalue.tabular import experiments, figures, gridworlds
+from protovalue.tabular.config import TabularConfig
 from protovalue.tabular.gridworlds import Walls, World
 from protovalue.tabular.page import Results, write_page
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from protovalue.config import TabularConfig
 from protovalue.files import write_atomic
+from protovalue.tabular.config import TabularConfig
 from protovalue.tabular.experiments import BySize, Exact, Example, Learned, largest_angle
 from protovalue.tabular.gridworlds import Floats, World
 from protovalue.tabular.theorem import Descent

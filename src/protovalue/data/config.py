@@ -1,0 +1,148 @@
+"""Settings of `pvn collect`, `pvn data` and `pvn import`."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Literal
+
+from tyro.conf import OmitArgPrefixes, Positional
+
+from protovalue.config import require
+from protovalue.envs.options import EnvOptions
+
+
+@dataclass(frozen=True)
+class CollectConfig:
+    """Collect experience from an environment into a data set folder.
+
+    Example: pvn collect minatar/breakout --steps 100000 --out data/breakout
+
+    The same command continues an interrupted collection. Several seeds make several data sets,
+    which every later command opens as one.
+    """
+
+    env: Positional[str]
+    """Environment: minatar/GAME, atari/Game or gym/ID."""
+    out: Path
+    """Folder of the data set."""
+    steps: int = 100_000
+    """Transitions to collect [agent steps]."""
+    policy: Literal["random", "dqn"] = "random"
+    """Who acts: uniformly random actions, or a DQN while it is trained (preset small; OUT-agent is its run)."""
+    num_envs: int | None = None
+    """Environments stepped together (random: 16, dqn: always 1)."""
+    seed: int = 0
+    """Seed of the environments and of the policy."""
+    options: Annotated[EnvOptions, OmitArgPrefixes] = field(default_factory=EnvOptions)
+
+    def __post_init__(self) -> None:
+        require(self.steps >= 1, "--steps", self.steps, "at least 1")
+        require(self.num_envs is None or self.num_envs >= 1, "--num-envs", self.num_envs, "at least 1")
+        require(self.policy == "random" or self.num_envs in (None, 1), "--num-envs", self.num_envs, "1 with dqn")
+        require(self.seed >= 0, "--seed", self.seed, "0 or more")
+
+
+@dataclass(frozen=True)
+class DataInfoConfig:
+    """Print what is in a data set.
+
+    Example: pvn data info data/breakout --picture breakout.png
+    """
+
+    paths: Positional[tuple[Path, ...]]
+    """Folder of the data set; several are shown as the one data set they make."""
+    picture: Path | None = None
+    """Also write a contact sheet of some frames to this PNG file."""
+
+
+@dataclass(frozen=True)
+class DataVerifyConfig:
+    """Check every byte of a data set against its checksums and name the first damaged part.
+
+    Example: pvn data verify data/breakout
+    """
+
+    path: Positional[Path]
+    """Folder of the data set."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportConfig:
+    """What all imports share."""
+
+    source: Positional[tuple[str, ...]]
+    """Folder, file, glob or URL (https://, gs://, ...) of the data; several are imported into one data set."""
+    out: Path
+    """Folder of the data set."""
+    skip_damaged: bool = False
+    """Leave out what is damaged and count it, in place of stopping there."""
+
+    def __post_init__(self) -> None:
+        require(len(self.source) > 0, "SOURCE", "none", "a folder, a file, a glob or a URL")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportInParallelConfig(ImportConfig):
+    """What the imports share whose episodes are decoded one by one; the DQN replay is one stream."""
+
+    workers: int | None = None
+    """Processes that decode and compress; None is one per processor."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.workers is None or self.workers >= 1, "--workers", self.workers, "at least 1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportAtariConfig(ImportConfig):
+    """What the two public Atari collections share."""
+
+    split: Literal["full", "weak", "mixed", "mixed-small", "sgi-weak", "sgi-mixed"] = "full"
+    """Which checkpoints of which runs, by a published name (docs/data.md); sgi- are the self-predictive work's."""
+    checkpoints: str | None = None
+    """Which checkpoints, counted from 0 and separated by commas, in place of a split."""
+    runs: str | None = None
+    """Which runs, as numbered in the paths and separated by commas; None is all that are there."""
+    proportion: float = 1.0
+    """Share of the episodes of every checkpoint, evenly spread over it."""
+    game: str | None = None
+    """Game, such as Asterix; None takes it from the path of the source."""
+    actions: Literal["minimal", "full"] = "minimal"
+    """Action set that the recorded numbers index; the environment gets the same."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(0 < self.proportion <= 1, "--proportion", self.proportion, "more than 0 and at most 1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportRluConfig(ImportAtariConfig, ImportInParallelConfig):
+    """Import RL Unplugged's Atari episodes: the raw shards, or as prepared by TFDS.
+
+    Example: pvn import rlu gs://rl_unplugged/atari_episodes_ordered/Pong --runs 1 --split mixed --out data/pong
+
+    The same command continues an interrupted import. Rewards are clipped to [-1, 1], as in the files.
+    """
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportDqnReplayConfig(ImportAtariConfig):
+    """Import the DQN replay data: Dopamine's $store$_observation_ckpt.N.gz and the files beside them.
+
+    Example: pvn import dqn-replay gs://atari-replay-datasets/dqn/Pong/1/replay_logs --out data/pong --checkpoints 0,9
+
+    The same command continues an interrupted import. Rewards are clipped to [-1, 1], as in the files.
+    """
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportMinariConfig(ImportInParallelConfig):
+    """Import a Minari data set that is on this machine, by its folder or its id.
+
+    Example: pvn import minari minatar/breakout/expert-v0 --out data/breakout
+
+    The same command continues an interrupted import.
+    """
+
+    env: str | None = None
+    """Environment, such as minatar/breakout or gym/ID; None takes it from the data set."""
+    options: Annotated[EnvOptions, OmitArgPrefixes] = field(default_factory=EnvOptions)

@@ -1,0 +1,66 @@
+"""Settings of `pvn study`."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from tyro.conf import Positional
+
+from protovalue.config import require
+
+
+@dataclass(frozen=True)
+class StudyRunConfig:
+    """Run a study: everything that its file names and that is not there yet.
+
+    Example: pvn study run studies/minatar-main.toml --jobs 2
+
+    The same command continues an interrupted study. docs/studies.md explains study files.
+    """
+
+    file: Positional[Path]
+    """The study file (TOML)."""
+    out: Path | None = None
+    """Folder of the study [runs/NAME]."""
+    jobs: int = 1
+    """Stages that run at the same time, each in a process of its own."""
+
+    def __post_init__(self) -> None:
+        require(self.jobs >= 1, "--jobs", self.jobs, "at least 1")
+
+
+@dataclass(frozen=True)
+class StudyStatusConfig:
+    """Print how far a study is: what is done, running, failed and missing, and the time it took.
+
+    Example: pvn study status studies/minatar-main.toml
+    """
+
+    file: Positional[Path]
+    """The study file (TOML)."""
+    out: Path | None = None
+    """Folder of the study [runs/NAME]."""
+
+
+@dataclass(frozen=True)
+class StudyPlanConfig:
+    """Print every stage of a study with its estimated time on this machine, and what all of it costs.
+
+    Example: pvn study plan studies/minatar-main.toml --jobs 2
+
+    Times come from finished stages of the study or from short runs on this machine, which are remembered.
+    """
+
+    file: Positional[Path]
+    """The study file (TOML)."""
+    out: Path | None = None
+    """Folder of the study [runs/NAME]."""
+    jobs: int = 1
+    """Stages that will run at the same time."""
+    measure: Literal["auto", "again", "no"] = "auto"
+    """Short runs for the rates that are not known yet (auto), for all of them (again), or none."""
+    commands: bool = False
+    """Also print the command of every stage."""
+
+    def __post_init__(self) -> None:
+        require(self.jobs >= 1, "--jobs", self.jobs, "at least 1")
