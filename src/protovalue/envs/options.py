@@ -1,7 +1,14 @@
 """Options of an environment, as commands and study files take them."""
 
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from protovalue.config import require
+from protovalue.options import OwnOptions
+from protovalue.registry import ENVIRONMENTS, split_env
+from protovalue.schema import checked
 
 
 @dataclass(frozen=True)
@@ -22,7 +29,29 @@ class EnvOptions:
     """Most random no-operations at the start of an episode (atari only)."""
     episodic_life: bool | None = None
     """End the episode and restart the game when a life is lost (atari only)."""
+    env_options: OwnOptions = None
+    """Options of an environment of your own, such as wind=0.5 (docs/adding-an-environment.md)."""
+
+    def __post_init__(self) -> None:
+        for name in self.env_options or {}:
+            good = name not in {one.name for one in fields(self)}
+            require(good, "--env-options", name, f"it as --{name.replace('_', '-')}")
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> Self:
+        """Make them of all that an environment has."""
+        known = {one.name for one in fields(cls)} - {"env_options"}
+        own = {name: value for name, value in options.items() if name not in known}
+        return cls(**{name: value for name, value in options.items() if name in known}, env_options=own or None)
 
     def given(self) -> dict[str, Any]:
         """Return the options that were set."""
-        return {name: value for name, value in asdict(self).items() if value is not None}
+        known = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "env_options"}
+        return {name: value for name, value in known.items() if value is not None} | dict(self.env_options or {})
+
+
+def check_recorded(env_id: str | None, options: Mapping[str, Any], where: Path | str) -> None:
+    """Check options that a file names by their types; those of a user's own family are checked where it is made."""
+    known = {one.name for one in fields(EnvOptions)} - {"env_options"}
+    own = env_id is not None and split_env(env_id)[0] not in ENVIRONMENTS.names()
+    checked(EnvOptions, {name: value for name, value in options.items() if name in known or not own}, where)

@@ -30,7 +30,9 @@ class EvaluateConfig:
     video: Path | None = None
     """Also write an animated GIF of the first seed's first episode to this file."""
     env: str | None = None
-    """The run's environment; needed for gym/MODULE:ID only, whose module is imported if it is named here."""
+    """The run's environment; needed for gym/MODULE:ID and FILE.py/NAME only, whose code is run if it is named here."""
+    code: tuple[str, ...] = ()
+    """Python files of yours that the run's encoder was made with (docs/adding-an-encoder.md)."""
 
     def __post_init__(self) -> None:
         require(self.episodes >= 1, "--episodes", self.episodes, "at least 1")

@@ -10,6 +10,7 @@ from tyro.conf import OmitArgPrefixes
 
 from protovalue.config import MOST_THREADS, require
 from protovalue.envs.options import EnvOptions
+from protovalue.options import OwnOptions
 
 MOST_SEEDS = 1_000  # of a range that are trained together
 
@@ -152,6 +153,8 @@ class OnlineConfig(AgentConfig):
     """Train the encoder too, one copy per seed; the replay then holds frames."""
     other_game: bool = False
     """Allow an encoder that was trained on another game."""
+    code: tuple[str, ...] = ()
+    """Python files of yours that the encoder was made with (docs/adding-an-encoder.md)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -175,8 +178,10 @@ class DqnConfig(AgentConfig):
     The same command continues an interrupted run. --data also writes every transition of the training into a data set.
     """
 
-    encoder: Literal["impala", "nature", "minatar"] | None = None
-    """Architecture of the network below its last layer."""
+    encoder: str | None = None
+    """Architecture of the network below its last layer: impala, nature, minatar or a Python file of yours."""
+    encoder_options: OwnOptions = None
+    """Options of an architecture of your own, such as depth=3 (docs/adding-an-encoder.md)."""
     width: int = 1
     """Multiplier of its channels and features."""
     data: Path | None = None

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Literal
 
 from protovalue.config import MOST_THREADS, require
+from protovalue.options import OwnOptions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,8 +22,10 @@ class PretrainConfig:
     """What to learn: pvn, cumulants, spr, bc, reward, laplacian, random (docs/methods.md) or a Python file of yours."""
     preset: Literal["paper", "small"] = "small"
     """Where unset values come from: the paper's, or values for a small machine (docs/results.md)."""
-    encoder: Literal["impala", "nature", "minatar"] | None = None
-    """Architecture of the encoder [impala; MinAtar: minatar]."""
+    encoder: str | None = None
+    """Architecture of the encoder: impala, nature, minatar or a Python file of yours [impala; MinAtar: minatar]."""
+    encoder_options: OwnOptions = None
+    """Options of an architecture of your own, such as depth=3 (docs/adding-an-encoder.md)."""
     width: int | None = None
     """Multiplier of the encoder's channels and features [paper 8, small 1]."""
     steps: int | None = None

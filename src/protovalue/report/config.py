@@ -32,7 +32,9 @@ class ReportConfig:
     draws: int = 2_000
     """Draws of the bootstrap."""
     env: tuple[str, ...] = ()
-    """Environments gym/MODULE:ID among the runs', whose modules are imported so that their games can be played."""
+    """Environments gym/MODULE:ID or FILE.py/NAME of the runs, whose code is run so that their games can be played."""
+    code: tuple[str, ...] = ()
+    """Python files of yours that the runs' encoders were made with (docs/adding-an-encoder.md)."""
 
     def __post_init__(self) -> None:
         require(self.draws >= 100, "--draws", self.draws, "at least 100")
