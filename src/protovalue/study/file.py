@@ -1,6 +1,5 @@
 """Study files: TOML to a checked `Study`. Whatever is wrong is said with its line before anything runs."""
 
-import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -15,11 +14,10 @@ from protovalue.envs.options import EnvOptions
 from protovalue.envs.registry import import_module_of, make, resolve
 from protovalue.errors import UserError, unknown
 from protovalue.evaluate.config import EvaluateConfig
-from protovalue.indicators.registry import indicator_class, load_indicator_file
 from protovalue.online.config import DqnConfig, OnlineConfig
 from protovalue.pretrain.config import PretrainConfig
 from protovalue.pretrain.methods import method_class, method_names
-from protovalue.pretrain.pvn import PvnConfig
+from protovalue.registry import ENCODERS, INDICATORS, Registry, checksum, env_name, is_file
 from protovalue.study.lines import Source
 from protovalue.study.settings import build, check_keys, field_names, settings
 
@@ -33,12 +31,19 @@ IMPORTS: dict[str, type[Any]] = {
 DATA_KINDS = ("collect", *IMPORTS, "folder")
 # What the study fills in by itself, so that a file cannot set it.
 PRETRAIN_MANAGED = ("out", "data", "env", "method", "cache", "seed", "threads", "holdout")
-AGENT_MANAGED = ("out", "env", "seeds", "encoder", "threads", "replay_dir", "data", "other_game")
+AGENT_MANAGED = ("out", "env", "seeds", "encoder", "threads", "replay_dir", "data", "other_game", "code")
 DQN_MANAGED = ("out", "env", "seeds", "threads", "replay_dir", "data", "stages")
-EVALUATE_MANAGED = ("run", "env", "out", "video", "num_envs")
+EVALUATE_MANAGED = ("run", "env", "out", "video", "num_envs", "code")
 IMPORT_MANAGED = ("out", "source", "game", "env")
 METHOD_KEYS = ("method", "title", "env")  # of a method's table, beside its settings
-RANDOM_KEEPS = ("preset", "encoder", "width", "device")  # all that a random initialisation depends on
+RANDOM_KEEPS = (
+    "preset",
+    "encoder",
+    "encoder_options",
+    "width",
+    "device",
+)  # all that a random initialisation depends on
+OWN = "env_options"  # the key of an env table with the options of a user's own environment
 NAME, NAME_TEXT = r"[A-Za-z0-9][A-Za-z0-9._-]*", "letters, digits and -._, with a letter or digit first"
 PLACE = Path("folder")  # stands for folders while settings are checked
 
@@ -184,8 +189,10 @@ def parse_study(source: Source, stem: str) -> Study:
         raise source.error(["name"], f"name: found {name!r}, expected {NAME_TEXT}, as it names a folder")
     given = _given(source, ["env"], values.get("env", {}), _names(source, values))
     environments = {env: _variant(source, env, own) for env, own in given.items()}
-    methods = _methods(source, values, given)
     pretrain = settings(source, ["pretrain"], values.get("pretrain", {}), PretrainConfig, PRETRAIN_MANAGED)
+    _check_names(source, ["pretrain"], pretrain)
+    _check_names(source, [DQN], values.get(DQN, {}))
+    methods = _methods(source, values, given, pretrain)
     widths, tasks = _numbers(source, values, "widths", 1), _numbers(source, values, "tasks", 0)
     seeds = _seeds(source, values)
     _refuse_unused(source, values, methods, tasks, seeds)
@@ -232,7 +239,7 @@ def _names(source: Source, values: Mapping[str, Any]) -> list[str]:
     for env in found:
         if not isinstance(env, str):
             raise source.error(["environments"], f"environments: found {env!r}, expected text", env)
-        if found.count(env) > 1:
+        if [env_name(other) for other in found if isinstance(other, str)].count(env_name(env)) > 1:
             raise source.error(["environments"], f"environments: found {env} twice, expected each once", env)
     return found
 
@@ -245,7 +252,7 @@ def _given(source: Source, path: Sequence[str], table: Any, names: Sequence[str]
     """Read an env table: options of all environments, and in tables of their names those of single ones."""
     if not isinstance(table, dict):
         raise source.error(path, f"{path[-1]}: found {table!r}, expected a table: [{'.'.join(path)}]")
-    single = {key: value for key, value in table.items() if isinstance(value, dict)}
+    single = {key: value for key, value in table.items() if isinstance(value, dict) and key != OWN}
     for key in single:
         if key not in names:
             raise source.error([*path, key], unknown("environment", key, names))
@@ -267,6 +274,8 @@ def _variant(source: Source, env: str, given: Given) -> Variant:
     except UserError as error:
         said = str(error)  # the name in quotes is not known, the other has a value outside its range
         wrong = next((name for name in given if f"'{name}'" in said or f"option {name}:" in said), None)
+        if wrong is None and any(f"'{name}'" in said or f"field {name}:" in said for name in options.env_options or ()):
+            wrong = OWN
         where = given[wrong][1] if wrong else ["environments"]
         raise source.error(where, error, None if wrong else env) from None
 
@@ -278,7 +287,9 @@ def _check_name(env: str) -> None:
     make(env).close()
 
 
-def _methods(source: Source, values: Mapping[str, Any], given: Mapping[str, Given]) -> tuple[MethodEntry, ...]:
+def _methods(
+    source: Source, values: Mapping[str, Any], given: Mapping[str, Given], shared: Mapping[str, Any]
+) -> tuple[MethodEntry, ...]:
     tables = values.get("methods", {})
     if not tables:
         raise source.error(["methods"], "methods: found none, expected at least one table such as [methods.pvn]")
@@ -301,14 +312,14 @@ def _methods(source: Source, values: Mapping[str, Any], given: Mapping[str, Give
         try:
             config = method_class(method).Config
         except UserError as error:
-            better = error if method.endswith(".py") else unknown("method", method, [*method_names(), DQN])
+            better = error if is_file(method) else unknown("method", method, [*method_names(), DQN])
             raise source.error([*path, "method"], better) from None
         known = set(RANDOM_KEEPS) if method == RANDOM else field_names(config, PRETRAIN_MANAGED)
         check_keys(source, path, own, known.union(METHOD_KEYS))
         checked = settings(source, path, own, config, PRETRAIN_MANAGED)
-        if issubclass(config, PvnConfig) and "indicator" in checked:
-            _check_indicator(source, path, checked["indicator"])
-        entries.append(MethodEntry(name, title, method, checked, _code(method, checked), environments))
+        _check_names(source, path, checked)
+        code = checksum([method, checked.get("indicator"), checked.get("encoder", shared.get("encoder"))])
+        entries.append(MethodEntry(name, title, method, checked, code, environments))
     ends = [entry for entry in entries if entry.method == DQN]
     if len(ends) > 1:
         raise source.error(["methods", ends[1].name], "methods: found dqn twice, expected one: [dqn] has its settings")
@@ -346,33 +357,30 @@ def _refuse_overridden(source: Source, values: Mapping[str, Any], given: Mapping
             own = {**(table or {}), **(table or {}).get(env, {})}
             used |= {where for name, (_, where) in options.items() if name not in own}
     for key, value in values.get("env", {}).items():
-        for path in [("env", key, name) for name in value] if isinstance(value, dict) else [("env", key)]:
+        single = isinstance(value, dict) and key != OWN
+        for path in [("env", key, name) for name in value] if single else [("env", key)]:
             if path not in used:
                 what = f"{path[-1]}: found where all that play have their own, expected it in one place"
                 raise source.error(path, what)
 
 
-def _check_indicator(source: Source, path: Sequence[str], name: str) -> None:
-    """Look an indicator up by its name or in the user's file."""
-    try:
-        if name.endswith(".py"):
-            load_indicator_file(Path(name))
-        else:
-            indicator_class(name)
-    except UserError as error:
-        raise source.error([*path, "indicator"], error) from None
+NAMED: Mapping[str, Registry] = {"encoder": ENCODERS, "indicator": INDICATORS}
+"""Settings whose values are names in a registry, or the user's files."""
+
+
+def _check_names(source: Source, path: Sequence[str], table: Mapping[str, Any]) -> None:
+    """Look up what a table's settings name, in this package or in the user's files."""
+    for key, registry in NAMED.items():
+        if key in table:
+            try:
+                registry.load(table[key])
+            except UserError as error:
+                raise source.error([*path, key], error) from None
 
 
 def _identity(entry: MethodEntry) -> tuple[Any, ...]:
     played = sorted((env, sorted(variant.resolved.items())) for env, variant in entry.environments.items())
-    return (entry.method, tuple(sorted(entry.settings.items(), key=lambda item: item[0])), repr(played))
-
-
-def _code(method: str, own: Mapping[str, Any]) -> str:
-    """Return a checksum of the user's Python files that a method runs."""
-    names = [name for name in (method, own.get("indicator", "")) if isinstance(name, str) and name.endswith(".py")]
-    parts = [Path(name).read_bytes() for name in names if Path(name).is_file()]
-    return hashlib.sha256(b"\0".join(parts)).hexdigest() if parts else ""
+    return (entry.method, repr(sorted(entry.settings.items(), key=lambda item: item[0])), repr(played))
 
 
 def _refuse_unused(
@@ -473,7 +481,9 @@ def _data(
             raise source.error(["data", "policy"], unknown("policy", str(policy), ("random", DQN)))
         if policy == DQN:
             managed = tuple(name for name in DQN_MANAGED if name != "stages")
-            return Data(kind, settings(source, path, table, DqnConfig, managed), DQN)
+            checked = settings(source, path, table, DqnConfig, managed)
+            _check_names(source, path, checked)
+            return Data(kind, checked, DQN)
         return Data(kind, settings(source, path, table, CollectConfig, ("env", "out", "policy", "seed")))
     key = "folder" if kind == "folder" else "source"
     found = table.pop(key, None)
@@ -496,7 +506,7 @@ def _data(
 
 def fill(template: str, env: str, seed: int) -> str:
     """Fill in a template: {game} is the environment's name without its family."""
-    return template.replace("{game}", env.partition("/")[2]).replace("{seed}", str(seed))
+    return template.replace("{game}", env_name(env).partition("/")[2]).replace("{seed}", str(seed))
 
 
 def _checksums(
@@ -512,7 +522,7 @@ def _checksums(
                     data = open_dataset(Path(folder))
                 except UserError as error:
                     raise source.error(["data", "folder"], error, template) from None
-                if data.env_id != env:
+                if data.env_id != env_name(env):
                     message = f"{folder}: a data set of {data.env_id}, expected {env}"
                     raise source.error(["data", "folder"], message, template)
                 found[folder] = data.checksum

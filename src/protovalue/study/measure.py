@@ -16,6 +16,7 @@ from protovalue.indicators.registry import make_indicator
 from protovalue.indicators.threshold import sgd_thresholds
 from protovalue.interrupt import Stop
 from protovalue.progress import ProgressBar
+from protovalue.registry import env_name
 from protovalue.runs import read_metrics
 from protovalue.study.engine import LocalProcesses
 from protovalue.study.file import DQN, Data, MethodEntry, Seeds, Study
@@ -60,7 +61,7 @@ def measurable(stage: Stage) -> bool:
 def measure(study: Study, wanted: set[str], quiet: bool = False) -> dict[str, Rate]:
     """Run a small study for each family and return those of the `wanted` rates that it shows."""
     found: dict[str, Rate] = {}
-    families = {env.partition("/")[0]: env for env in reversed(list(study.environments))}
+    families = {env_name(env).partition("/")[0]: env for env in reversed(list(study.environments))}
     for family, env in families.items():
         size = SIZES.get(family, LARGE)
         with tempfile.TemporaryDirectory(prefix="pvn-rates-") as folder:

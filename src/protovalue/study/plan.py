@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from protovalue.data.config import CollectConfig
+from protovalue.envs.registry import is_typed_only
 from protovalue.evaluate.config import EvaluateConfig
 from protovalue.online import dqn as end_to_end
 from protovalue.online import linear_dqn
@@ -17,6 +18,7 @@ from protovalue.online.presets import resolve as resolve_agent
 from protovalue.pretrain.config import PretrainConfig
 from protovalue.pretrain.loop import MAY_CHANGE as PRETRAIN_MAY_CHANGE
 from protovalue.pretrain.methods import method_class
+from protovalue.registry import checksum, env_name, is_file, split_env
 from protovalue.runs import config_fields
 from protovalue.study.file import DQN, IMPORTS, RANDOM, RANDOM_KEEPS, MethodEntry, Study, Variant, fill
 from protovalue.study.settings import words
@@ -27,6 +29,7 @@ DIGITS = 8  # hex digits of a content address: 46 games x 1,000 stages collide w
 PRETRAIN_IGNORED = {*PRETRAIN_MAY_CHANGE} - {"steps"}
 ONLINE_IGNORED = {*AGENT_MAY_CHANGE, "replay_dir"} - {"steps"}
 SEED_NAMES = ("indicator_seed", "cumulant_seed")  # of the tasks, where it is not that of the encoder
+LATER = ("encoder_options", "indicator_options")  # came later: results that have none of them keep their addresses
 DQN_IGNORED = ONLINE_IGNORED - {"encoder"}  # there it is an architecture, not a folder
 
 
@@ -146,7 +149,7 @@ class _Planner:
                     own = [self.dqn_cell(env, entry, seed) for seed in self.study.seeds.dqn]
                     cells += own
                     if self.study.normalise == DQN:
-                        random_policy[env] = self.random_policy(own[0])
+                        random_policy[env_name(env)] = self.random_policy(own[0])
                 else:
                     cells += self.encoder_cells(env, entry)
         return Plan(tuple(self.stages.values()), tuple(cells), random_policy)
@@ -182,9 +185,9 @@ class _Planner:
         stages = [*([data.stage] if data.stage else []), pretrain.id]
         seeds = self.study.seeds.agents(number)
         run = self.online(env, entry, pretrain, encoder, resolved, seeds)
-        stages += [run.id, self.evaluate(run)]
+        stages += [run.id, self.evaluate(run, _own_files(resolved.encoder))]
         return Cell(
-            env, entry.name, resolved.width, count, data_seed if entry.learns(tasks) else None, seed, seeds,
+            env_name(env), entry.name, resolved.width, count, data_seed if entry.learns(tasks) else None, seed, seeds,
             data.name, pretrain.folder, run.folder, tuple(stages),
         )  # fmt: skip
 
@@ -341,6 +344,7 @@ class _Planner:
             seeds=seed_text(seeds),
             threads=study.threads,
             options=variant.options,
+            code=_own_files(encoder.encoder),
             **study.online,
         )
         resolved = resolve_agent(config, linear_dqn.PRESETS)
@@ -360,19 +364,22 @@ class _Planner:
         variant = self.study.variant(env, entry)
         config = self.dqn_config(env, seed, self.study.dqn, variant)
         stage = self.dqn_run(env, config, variant)
-        stages = (stage.id, self.evaluate(stage))
-        return Cell(env, entry.name, config.width, None, None, None, (seed,), None, None, stage.folder, stages)
+        stages = (stage.id, self.evaluate(stage, _own_files(config.encoder)))
+        return Cell(
+            env_name(env), entry.name, config.width, None, None, None, (seed,), None, None, stage.folder, stages
+        )
 
-    def evaluate(self, run: Stage) -> str:
+    def evaluate(self, run: Stage, code: tuple[str, ...]) -> str:
         """Plan the evaluation of a run of agents."""
-        config = EvaluateConfig(run=self.root / run.folder, env=_of_a_module(run), **self.study.evaluate)
+        config = EvaluateConfig(run=self.root / run.folder, env=_of_a_module(run), code=code, **self.study.evaluate)
         return self.played(run, config, "evaluate", "evaluation.json")
 
     def random_policy(self, cell: Cell) -> str:
         """Plan the random policy: the agents of the end-to-end run with nothing but random actions."""
         run = self.stages[cell.stages[0]]
         file = f"{run.folder}/random.json"
-        given = {**self.study.evaluate, "env": _of_a_module(run), "epsilon": 1.0, "out": self.root / file}
+        code = _own_files(self.study.dqn.get("encoder"))
+        given = {**self.study.evaluate, "env": _of_a_module(run), "epsilon": 1.0, "out": self.root / file, "code": code}
         self.played(run, EvaluateConfig(run=self.root / run.folder, **given), "random-policy", "random.json")
         return file
 
@@ -391,10 +398,12 @@ class _Planner:
 
     def content(self, config: Any, env: str, ignored: Iterable[str], variant: Variant | None = None) -> dict[str, Any]:
         """Return the settings of a stage that its result depends on; an environment that is played with all options."""
-        found = {name: value for name, value in config_fields(config).items() if name not in set(ignored)}
+        kept = {name: value for name, value in config_fields(config).items() if name not in set(ignored)}
+        found = {name: value for name, value in kept.items() if value is not None or name not in LATER}
         if variant is not None:
             found["options"] = dict(variant.resolved)
-        return {**found, "env": env}
+        code = checksum([split_env(env)[0], found.get("encoder") if isinstance(config, DqnConfig) else None])
+        return {**found, **({"own_code": code} if code else {}), "env": env_name(env)}
 
     def agent_rate(self, kind: str, env: str, encoder: str | None, width: int | None, seeds: int) -> str:
         return f"{kind} {_family(env)} {encoder} x{width} seeds {seeds} threads {self.study.threads}"
@@ -415,14 +424,19 @@ def _fields(config: type[Any]) -> tuple[Any, ...]:
 
 
 def _family(env: str) -> str:
-    return env.partition("/")[0]
+    return env_name(env).partition("/")[0]
 
 
 def _of_a_module(run: Stage) -> str | None:
-    """Return the environment of a run of agents if a module registers it, whose name only a command line may give."""
+    """Return the environment of a run of agents if it is code of the user's, which only a command line may name."""
     env = run.command[run.command.index("--env") + 1]
-    return env if ":" in env else None
+    return env if is_typed_only(env) else None
+
+
+def _own_files(encoder: str | None) -> tuple[str, ...]:
+    """Return the file of an architecture of the user's, which only a command line may name."""
+    return (encoder,) if encoder is not None and is_file(encoder) else ()
 
 
 def _game(env: str) -> str:
-    return env.partition("/")[2].replace("/", "-")
+    return env_name(env).partition("/")[2].replace("/", "-")

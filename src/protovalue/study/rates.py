@@ -18,6 +18,7 @@ from protovalue.errors import UserError
 from protovalue.files import read_json, write_json
 from protovalue.indicators.precompute import default_cache
 from protovalue.nets.encoders import make_encoder
+from protovalue.registry import env_name
 from protovalue.schema import checked
 from protovalue.study.plan import Stage
 from protovalue.study.state import History, histories, read_events
@@ -140,7 +141,7 @@ def known_rates(stages: Sequence[Stage], root: Path) -> dict[str, Rate]:
 
 def estimates(stages: Sequence[Stage], rates: Rates, environments: Iterable[str]) -> dict[str, Estimate]:
     """Estimate every stage."""
-    families = {env.partition("/")[0]: env for env in environments}
+    families = {env_name(env).partition("/")[0]: env for env in environments}
     return {stage.id: estimate(stage, rates, _env(stage, families)) for stage in stages}
 
 

@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 
 from protovalue.envs.options import EnvOptions
 from protovalue.errors import UserError, unknown
+from protovalue.options import check_plain, option_words
 from protovalue.study.lines import Source
 
 C = TypeVar("C")
@@ -39,6 +40,8 @@ def settings(
             values[key] = _convert(value, hints[key])
         except ValueError as error:
             raise source.error([*path, key], f"{key}: found {value!r}, expected {error}") from None
+        except UserError as error:
+            raise source.error([*path, key], error) from None
     return values
 
 
@@ -69,6 +72,12 @@ def _convert(value: Any, hint: Any) -> Any:
         if value not in get_args(hint):
             raise ValueError(" or ".join(str(one) for one in get_args(hint)))
         return value
+    if origin is dict:
+        if not isinstance(value, dict):
+            raise ValueError("a table")
+        for key, one in value.items():
+            check_plain(key, one)
+        return value
     if origin is tuple:
         if not isinstance(value, list):
             raise ValueError("a list")
@@ -94,8 +103,10 @@ def words(config: Any, positional: Sequence[str] = (), always: Sequence[str] = (
         if field.name in positional or (field.name not in always and value == _default(field)):
             continue
         if isinstance(value, EnvOptions):
-            for name, option in value.given().items():
-                found += _flag(name, option) if option is not False else []  # off is every environment's default
+            for option in fields(value):
+                given = getattr(value, option.name)
+                if given is not None and given is not False:  # off is every environment's default
+                    found += _flag(option.name, given)
         else:
             found += _flag(field.name, value)
     return found
@@ -109,6 +120,8 @@ def _flag(name: str, value: Any) -> list[str]:
 
 
 def _texts(value: Any) -> list[str]:
+    if isinstance(value, dict):
+        return option_words(value)
     return [str(part) for part in (value if isinstance(value, tuple) else (value,))]
 
 
