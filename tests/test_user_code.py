@@ -13,12 +13,11 @@ from protovalue.user_code import module_name, run_file, user_code
 
 INDICATOR = """
 import torch
-from protovalue.indicators.base import Indicator, register
+from protovalue.indicators.base import Indicator
 
 def helper(obs):
     return obs.no_such_thing()
 
-@register('raises-late')
 class Mine(Indicator):
     tuned_on_data = False
     def __init__(self, observation_shape, num_tasks, proportion, generator):
@@ -26,6 +25,8 @@ class Mine(Indicator):
         self.thresholds.fill_(0.5)
     def scores(self, obs):
         return helper(obs)
+
+INDICATOR = Mine
 """
 
 METHOD = """
@@ -109,7 +110,7 @@ def test_an_indicator_that_raises_in_the_middle_of_a_run(data, tmp_path, capsys,
     assert error == (
         f"pvn: {tmp_path / 'mine.py'}: this file of yours raised AttributeError: "
         "'Tensor' object has no attribute 'no_such_thing' "
-        "(line 6: return obs.no_such_thing(), called from line 15: return helper(obs))"
+        "(line 6: return obs.no_such_thing(), called from line 14: return helper(obs))"
     )
 
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from protovalue.feature_env import FeatureEnv as FeatureEnv
     from protovalue.online.dqn import train_dqn as train_dqn
     from protovalue.online.linear_dqn import train_online as train_online
+    from protovalue.registry import load_code as load_code
     from protovalue.runs import Run as Run
 
 _HOME = {
@@ -32,6 +33,7 @@ _HOME = {
     "UserError": "protovalue.errors",
     "collect": "protovalue.data.collect",
     "evaluate_run": "protovalue.evaluate.episodes",
+    "load_code": "protovalue.registry",
     "load_encoder": "protovalue.encoder",
     "make": "protovalue.envs.registry",
     "open_dataset": "protovalue.data.dataset",

@@ -104,6 +104,11 @@ COMMANDS = {
         "protovalue.report.command:report_command",
         "Write tables, figures and a page about finished runs.",
     ),
+    "list": Command(
+        "protovalue.listing:ListConfig",
+        "protovalue.listing:list_command",
+        "List environments, encoders, methods and indicators.",
+    ),
     "bench": Command(
         "protovalue.bench:BenchConfig", "protovalue.bench:bench", "Run one of the benchmarks and print its table."
     ),

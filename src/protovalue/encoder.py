@@ -13,10 +13,11 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from protovalue.envs.options import EnvOptions
+from protovalue.envs.options import check_recorded
 from protovalue.errors import UserError
 from protovalue.files import beside, make_folder, read_json, size_and_crc, write_atomic, write_json
 from protovalue.nets.encoders import Encoder, make_encoder
+from protovalue.registry import name_of
 from protovalue.schema import checked, require
 
 CONFIG, MODEL, CARD = "config.json", "model.safetensors", "README.md"
@@ -52,13 +53,14 @@ class _Config:
 
     format: str
     version: int
-    encoder: Literal["impala", "nature", "minatar"]
+    encoder: str
     width: int
     observation_shape: tuple[int, ...]
     num_features: int
     crc32: int
     about: _About
     readout: Literal["relu", "projection"] = "relu"
+    options: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         require(self.format == FORMAT, "format", self.format, repr(FORMAT))
@@ -114,7 +116,7 @@ def save_encoder(
     fields = {
         "format": FORMAT,
         "version": VERSION,
-        "encoder": architecture,
+        "encoder": name_of(architecture),
         "width": width,
         "observation_shape": list(encoder.observation_shape),
         "num_features": encoder.num_features,
@@ -122,12 +124,18 @@ def save_encoder(
         "crc32": crc,
         "about": about,
     }
+    if encoder.options:
+        fields["options"] = encoder.options
     write_json(folder / CONFIG, fields)
     write_atomic(folder / CARD, ("\n".join(card) + "\n").encode())
 
 
 def load_encoder(path: Path | str, device: str = "cpu") -> FrozenEncoder:
-    """Load the encoder in a folder, or in the `encoder` folder of a pretraining run."""
+    """Load the encoder in a folder, or in the `encoder` folder of a pretraining run.
+
+    One of an architecture of the user's needs its Python file to be loaded before (`protovalue.load_code`): what a
+    folder names is not run.
+    """
     given = Path(path)
     folder = given / "encoder" if (given / "encoder" / CONFIG).is_file() else given
     if (folder / "checkpoints").is_dir():
@@ -136,12 +144,12 @@ def load_encoder(path: Path | str, device: str = "cpu") -> FrozenEncoder:
         raise UserError(f"{given}: no encoder here: {CONFIG} is missing")
     fields = read_json(folder / CONFIG)
     config = checked(_Config, fields, folder / CONFIG, extra=True)
-    checked(EnvOptions, config.about.env_options, f"{folder / CONFIG}: field about.env_options")
+    check_recorded(config.about.env_id, config.about.env_options, f"{folder / CONFIG}: field about.env_options")
     try:
         if size_and_crc(folder / MODEL)[1] != config.crc32:
             raise UserError(f"{folder / MODEL}: damaged: its checksum does not match")
         _check_shapes(config, folder)
-        encoder = make_encoder(config.encoder, config.observation_shape, config.width, torch.Generator().manual_seed(0))
+        encoder = _make(config, torch.Generator().manual_seed(0))
         encoder.readout = config.readout
         encoder.load_state_dict(load_file(folder / MODEL))
     except FileNotFoundError:
@@ -151,10 +159,18 @@ def load_encoder(path: Path | str, device: str = "cpu") -> FrozenEncoder:
     return FrozenEncoder(encoder, fields["about"]).to(device)
 
 
+def _make(config: _Config, generator: torch.Generator) -> Encoder:
+    """Build the network that a folder names, if it is known."""
+    return make_encoder(config.encoder, config.observation_shape, config.width, generator, config.options)
+
+
 def _check_shapes(config: _Config, folder: Path) -> None:
     """Refuse a file that has not just the parameters of the config's network, before memory is asked for them."""
     with torch.device("meta"):  # shapes without values
-        empty = make_encoder(config.encoder, config.observation_shape, config.width, torch.Generator())
+        try:
+            empty = _make(config, torch.Generator())
+        except UserError as error:
+            raise UserError(f"{folder / CONFIG}: {error}") from error
     if empty.num_features != config.num_features:
         raise UserError(
             f"{folder / CONFIG}: field num_features: found {config.num_features}, expected {empty.num_features}"

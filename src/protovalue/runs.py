@@ -294,8 +294,8 @@ def _check_config(path: Path, fields: dict[str, Any], may_change: set[str]) -> N
     """Refuse to resume with another config."""
     before = read_run(path)["config"]
     names = (before.keys() | fields.keys()) - may_change
-    missing = object()
-    differ = sorted(name for name in names if before.get(name, missing) != fields.get(name, missing))
+    # One that was not there when the run began was not given then.
+    differ = sorted(name for name in names if before.get(name) != fields.get(name))
     if differ:
         listed = ", ".join(f"{name} {fields.get(name)} (the run has {before.get(name)})" for name in differ)
         raise UserError(f"{path}: holds a run with another config: {listed}; choose another folder or the same config")

@@ -151,7 +151,7 @@ def test_rewards_are_raw():
         ("minatar/breakout", {"sticky": 1.5}, "option sticky: found 1.5, expected a probability"),
         ("atari/Pong", {"stack": 0}, "option stack: found 0, expected 1 or more"),
         ("minatar/breakout", {"stack": "4"}, "environment minatar/breakout: field stack: found '4', expected a whole"),
-        ("minatar/breakout", {"sticky": None}, "option sticky: found None, expected a value"),
+        ("minatar/breakout", {"sticky": None}, "field sticky: found null, expected a number"),
         ("minatar/breakout", {"actions": "some"}, "field actions: found 'some', expected 'minimal' or 'full'"),
         ("minatar/breakout", {"stack": 1025}, "option stack: found 1025, expected 1 or more, at most 1,024"),
         ("atari/Pong", {"noop_max": -1}, "option noop_max: found -1, expected 0 or more, at most 10,000"),

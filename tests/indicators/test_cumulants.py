@@ -13,7 +13,7 @@ from protovalue.data.sampler import Sampler
 from protovalue.files import read_json, write_json
 from protovalue.indicators.cumulants import CumulantSpec, _deviation, cumulants
 from protovalue.indicators.precompute import IndicatorSpec, indicator_rewards
-from protovalue.indicators.random_network import RandomNetworks
+from protovalue.indicators.rni import RandomNetworks
 from tests.data.helpers import made_up, manifest, write
 
 SPEC = CumulantSpec(tasks=7, seed=3, normalize=True, tasks_per_module=4)

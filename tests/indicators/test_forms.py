@@ -14,7 +14,6 @@ from protovalue.data.config import CollectConfig
 from protovalue.data.sampler import Sampler
 from protovalue.errors import UserError
 from protovalue.indicators import precompute
-from protovalue.indicators.base import INDICATORS
 from protovalue.indicators.precompute import IndicatorSpec, indicator_rewards
 
 RNI = IndicatorSpec("rni", tasks=13, proportion=0.1, seed=3, tasks_per_module=5)
@@ -80,13 +79,11 @@ def test_the_networks_of_the_paper_s_text_and_of_its_code(data, tmp_path, networ
 @pytest.mark.parametrize("indicator", ["hash", "mine.py"])
 def test_what_an_indicator_does_not_have_is_refused(data, tmp_path, indicator, changes, message):
     if indicator == "mine.py":
-        INDICATORS.pop("another-hash", None)  # of the test before
         (tmp_path / indicator).write_text(
-            "from protovalue.indicators.base import register\n"
-            "from protovalue.indicators.hashing import HashIndicator\n"
-            "@register('another-hash')\n"
+            "from protovalue.indicators.hash import HashIndicator\n"
             "class AnotherHash(HashIndicator):\n"
             "    pass\n"
+            "INDICATOR = AnotherHash\n"
         )
         indicator = str(tmp_path / indicator)
     with pytest.raises(UserError, match=message):

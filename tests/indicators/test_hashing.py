@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from protovalue.errors import UserError
-from protovalue.indicators.hashing import PRIME, HashIndicator
+from protovalue.indicators.hash import PRIME, HashIndicator
 from protovalue.indicators.registry import indicator_from_config, make_indicator
 
 

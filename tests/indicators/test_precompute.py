@@ -24,7 +24,7 @@ from protovalue.indicators.precompute import (
     load_indicator,
     save_indicator,
 )
-from protovalue.indicators.random_network import RandomNetworkIndicator
+from protovalue.indicators.rni import RandomNetworkIndicator
 from tests.data.helpers import made_up, manifest, write
 
 RNI = IndicatorSpec("rni", tasks=13, proportion=0.1, seed=3, tasks_per_module=5)
@@ -157,7 +157,7 @@ def forged(folder: Path, change: dict[str, object], inner: str | None = None) ->
         ({"counts": [1] * 12}, None, "field counts: found 12 numbers, expected 13"),
         ({"files": ...}, None, "field files: missing, expected an object"),
         ({"files": {}}, None, "indicator.safetensors: damaged: its checksum does not match"),
-        ({"name": "rnj"}, "indicator", "unknown indicator 'rnj'"),
+        ({"name": "rnj"}, "indicator", "found rnj, expected rni"),
         ({"num_tasks": 1 << 40}, "indicator", "found observations and tasks ((1, 10, 10, 4), 1099511627776), expected"),
         ({"num_tasks": "13"}, "indicator", "field indicator.num_tasks: found '13', expected a whole number"),
         (
@@ -357,8 +357,7 @@ def test_channel_statistics_by_hand(tmp_path):
 
 def test_a_users_own_file(data, tmp_path):
     (tmp_path / "mine.py").write_text(
-        "from protovalue.indicators.base import Indicator, register\n"
-        "@register('paddle-left')\n"
+        "from protovalue.indicators.base import Indicator\n"
         "class PaddleLeft(Indicator):\n"
         "    tuned_on_data = False\n"
         "    def __init__(self, observation_shape, num_tasks, proportion, generator):\n"
@@ -366,6 +365,7 @@ def test_a_users_own_file(data, tmp_path):
         "        self.thresholds.fill_(0.5)\n"
         "    def scores(self, obs):\n"
         "        return obs[:, -1, 9, :5, 0].any(1).float()[:, None].repeat(1, self.num_tasks)\n"
+        "INDICATOR = PaddleLeft\n"
     )
     spec = IndicatorSpec(str(tmp_path / "mine.py"), 2, 0.5, seed=0)
     found = indicator_rewards(data, spec, tmp_path / "cache", quiet=True)

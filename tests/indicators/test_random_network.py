@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from protovalue.errors import UserError
-from protovalue.indicators.random_network import RandomNetworkIndicator, RandomNetworks
 from protovalue.indicators.registry import indicator_from_config, make_indicator
+from protovalue.indicators.rni import RandomNetworkIndicator, RandomNetworks
 from protovalue.nets import layers
 from tests.nets.by_hand import Array, Parameters, dense, image_of, latents, relu
 
@@ -184,7 +184,7 @@ def test_parameters_depend_on_the_generator_alone() -> None:
 
 
 def test_without_more_said_ten_tasks_share_a_network_with_its_dense_layer() -> None:
-    indicator = RandomNetworkIndicator(BREAKOUT, 12, 0.1, generator())
+    indicator = make_indicator("rni", BREAKOUT, 12, 0.1, generator())
     assert indicator.config()["options"] == {
         "tasks_per_module": 10,
         "hidden": True,

@@ -16,9 +16,9 @@ import pytest
 import protovalue
 from protovalue.cli import COMMANDS, _load
 from protovalue.envs.options import EnvOptions
-from protovalue.envs.registry import _FAMILIES
 from protovalue.errors import UserError
 from protovalue.pretrain.methods import method_class, method_names
+from protovalue.registry import ENVIRONMENTS
 from tests.options import agents, data, environments, pretrain, rest
 from tests.options.environments import ENVS, HAS, NAMES, VALUES, walk
 from tests.options.world import Loud, World
@@ -70,7 +70,7 @@ def test_there_is_no_check_without_an_option() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("family", list(_FAMILIES))
+@pytest.mark.parametrize("family", ENVIRONMENTS.names())
 def test_what_an_environment_s_option_does(world: World, family: str, name: str) -> None:
     """It changes what a fixed row of actions shows, or the family refuses it."""
     env_id, changed = ENVS[family], {name: VALUES[name]}

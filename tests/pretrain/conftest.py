@@ -2,14 +2,13 @@
 
 import pytest
 
-from protovalue.indicators.base import INDICATORS
-from protovalue.nets.encoders import ENCODERS
+from protovalue.registry import ENCODERS, INDICATORS, _Loaded
 from tests.pretrain.helpers import Singletons, Table
 
 
 @pytest.fixture
 def table(monkeypatch) -> str:
     """Make the encoder `table` and the indicator `singletons` known; return the encoder's name."""
-    monkeypatch.setitem(ENCODERS, "table", Table)
-    monkeypatch.setitem(INDICATORS, "singletons", Singletons)
+    monkeypatch.setitem(ENCODERS.loaded, "table", _Loaded("table", "helpers.py", Table))
+    monkeypatch.setitem(INDICATORS.loaded, "singletons", _Loaded("singletons", "helpers.py", Singletons))
     return "table"

@@ -8,7 +8,6 @@ from protovalue.data.collect import collect
 from protovalue.data.config import CollectConfig
 from protovalue.envs.registry import make
 from protovalue.errors import UserError
-from protovalue.indicators.base import INDICATORS
 from protovalue.study.file import Seeds, fill, load_study
 from protovalue.study.lines import Source
 from tests.study.helpers import TINY, parse
@@ -121,7 +120,11 @@ def replaced(old: str, new: str) -> str:
         (replaced('name = "tiny"', 'name = "a/b"'), 1, "name: found 'a/b', expected"),
         (TINY + "[env]\nsticky = 7.0\n", 35, "option sticky: found 7.0, expected a probability below 1"),
         (replaced("tasks = 8", "indicator = 'hsah'"), 29, "unknown indicator 'hsah': did you mean 'hash'?"),
-        (replaced("tasks = 8", "indicator = 'missing.py'"), 29, "missing.py: found no such file, expected Python"),
+        (
+            replaced("tasks = 8", "indicator = 'missing.py'"),
+            29,
+            "--indicator: found missing.py, expected a Python file",
+        ),
         (replaced("batch_size = 16", "learning_rate = inf"), 14, "learning_rate: found inf, expected a finite number"),
         (replaced("batch_size = 16", "learning_rate = nan"), 14, "learning_rate: found nan, expected a finite number"),
         ("threads = 0\n" + TINY, 1, "threads: found 0"),
@@ -301,15 +304,12 @@ def test_seeds_of_encoders_and_agents():
 def test_an_indicator_of_the_users_is_looked_up(tmp_path):
     path = tmp_path / "mine.py"
     path.write_text("x = 1\n")
-    with pytest.raises(UserError, match=r"^study.toml:29: .*mine.py: found no indicator in it"):
+    with pytest.raises(UserError, match=r"^study.toml:29: .*mine.py defines no INDICATOR"):
         parse(replaced("tasks = 8", f"indicator = '{path}'"))
     path.write_text(
-        "from protovalue.indicators.base import register\n"
-        "from protovalue.indicators.hashing import HashIndicator\n"
-        "@register('study-test')\nclass Mine(HashIndicator):\n    pass\n"
+        "from protovalue.indicators.hash import HashIndicator\nclass Mine(HashIndicator):\n    pass\nINDICATOR = Mine\n"
     )
     assert parse(replaced("tasks = 8", f"indicator = '{path}'")).methods[0].settings == {"indicator": str(path)}
-    del INDICATORS["study-test"]
 
 
 def test_templates_must_tell_games_and_seeds_apart(tmp_path, monkeypatch):

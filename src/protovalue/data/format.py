@@ -107,9 +107,9 @@ class Manifest:
         if version != VERSION:
             raise UserError(f"{path}: format version {version}, this program reads version {VERSION}")
         manifest = checked(cls, fields, path)
-        from protovalue.envs.options import EnvOptions  # here: it needs the command line's packages
+        from protovalue.envs.options import check_recorded  # here: it needs the command line's packages
 
-        checked(EnvOptions, manifest.env_options, f"{path}: field env_options")
+        check_recorded(manifest.env_id, manifest.env_options, f"{path}: field env_options")
         return manifest
 
     def check_same_kind(self, wanted: Self, folder: Path) -> None:

@@ -1,23 +1,12 @@
 """Atari games through ale-py's vector environment, which emulates, preprocesses and stacks in C++ threads."""
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
-from protovalue.envs.base import Array, Env, Seeds, StepResult, seed_list
+from protovalue.envs.base import Array, Env, Family, Seeds, StepResult, seed_list
 from protovalue.errors import unknown
-
-# The paper's settings. 27,000 steps of 4 frames are the 108,000 frames after which an Atari episode is cut.
-DEFAULTS: dict[str, Any] = {
-    "actions": "minimal",
-    "sticky": 0.0,
-    "stack": 4,
-    "max_steps": 27_000,
-    "frameskip": 4,
-    "noop_max": 0,
-    "episodic_life": False,
-}
 
 
 def game_names() -> dict[str, str]:
@@ -70,9 +59,28 @@ class AtariEnv(Env):
         return obs, np.asarray(rewards, np.float32), terminated, truncated, info
 
 
-def make_atari(env_id: str, game: str, num_envs: int, options: dict[str, Any]) -> AtariEnv:
-    """Make `num_envs` of one game; `options` has every key of DEFAULTS."""
-    roms = game_names()
-    if game not in roms:
-        raise unknown("environment", env_id, [f"atari/{name}" for name in roms])
-    return AtariEnv(env_id, roms[game], num_envs, options)
+class Atari(Family):
+    """The games of the Arcade Learning Environment, named as in the paper: Pong, SpaceInvaders."""
+
+    # The paper's settings. 27,000 steps of 4 frames are the 108,000 frames after which an Atari episode is cut.
+    def __init__(
+        self,
+        actions: Literal["minimal", "full"] = "minimal",
+        sticky: float = 0.0,
+        stack: int = 4,
+        max_steps: int = 27_000,
+        frameskip: int = 4,
+        noop_max: int = 0,
+        episodic_life: bool = False,
+    ) -> None:
+        """Options are checked before they come here, and kept in `options`."""
+
+    def make(self, env_id: str, game: str, num_envs: int) -> AtariEnv:
+        """Make `num_envs` of one game."""
+        roms = game_names()
+        if game not in roms:
+            raise unknown("environment", env_id, [f"atari/{name}" for name in roms])
+        return AtariEnv(env_id, roms[game], num_envs, self.options)
+
+
+ENVIRONMENT = Atari

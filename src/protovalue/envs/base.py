@@ -1,8 +1,8 @@
-"""What all environments share: the vector interface with its attributes, and stacking for games stepped in Python."""
+"""What all environments share: families, the vector interface, and stacking for games stepped in Python."""
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import Any, ClassVar, Protocol, TypeAlias
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete
@@ -68,6 +68,24 @@ class Env(VectorEnv[Array, Array, Array]):
     def num_actions(self) -> int:
         """Number of discrete actions."""
         return int(self.single_action_space.n)
+
+
+class Family(ABC):
+    """Environments that are made in one way: FAMILY/GAME, where FAMILY is the name of the file.
+
+    A subclass is one file that ends with `ENVIRONMENT = TheClass`: in this folder, or a user's own. The parameters of
+    its constructor are the options, values that JSON can hold, each with its default; `stack` and `max_steps` must be
+    among them.
+    """
+
+    games: ClassVar[Sequence[str]] = ()
+    """Names of the games; empty where they cannot be listed."""
+    options: dict[str, Any]
+    """Every option with its value; set before `make` is called."""
+
+    @abstractmethod
+    def make(self, env_id: str, game: str, num_envs: int) -> Env:
+        """Make `num_envs` of one game with these options; `env_id` is its whole name, an unknown one a UserError."""
 
 
 def seed_list(seed: Seeds, num_envs: int) -> list[int] | None:

@@ -6,10 +6,8 @@ import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 
-from protovalue.envs.base import Array, PythonEnv
+from protovalue.envs.base import Array, Family, PythonEnv
 from protovalue.errors import UserError
-
-DEFAULTS: dict[str, Any] = {"stack": 1, "max_steps": None}
 
 
 class _GymGame:
@@ -37,24 +35,34 @@ class _GymGame:
         raise NotImplementedError("a Gymnasium environment cannot go back to a saved state")
 
 
-def make_gym(env_id: str, name: str, num_envs: int, options: dict[str, Any]) -> PythonEnv:
-    """Make `num_envs` of a registered environment: `name` is its ID, or "module:ID", whose module is not imported."""
-    module, _, registered = name.rpartition(":")
-    try:
-        envs: list[gymnasium.Env[Any, Any]] = [gymnasium.make(registered) for _ in range(num_envs)]
-    except (gymnasium.error.NameNotFound, gymnasium.error.NamespaceNotFound) as error:
-        raise UserError(f"environment {env_id!r}: {_line(error)}; {_how_to_register(registered, module)}") from error
-    except (gymnasium.error.Error, ImportError) as error:
-        raise UserError(f"environment {env_id!r}: {_line(error)}") from error
-    except Exception as error:  # whatever its own code raises
-        raise UserError(f"environment {env_id!r}: cannot be made: {type(error).__name__}: {_line(error)}") from error
-    actions, observation = envs[0].action_space, envs[0].observation_space
-    if not isinstance(actions, Discrete):
-        raise UserError(f"environment {env_id!r}: found actions {actions}, expected Discrete")
-    if not isinstance(observation, Box) or observation.dtype not in (np.uint8, np.bool_):
-        raise UserError(f"environment {env_id!r}: found observation {observation}, expected a uint8 or bool Box")
-    games = [_GymGame(env) for env in envs]
-    return PythonEnv(env_id, options, games, observation.shape, observation.dtype, int(actions.n))
+class Gym(Family):
+    """Any registered Gymnasium environment with discrete actions and a uint8 or bool array as observation."""
+
+    def __init__(self, stack: int = 1, max_steps: int | None = None) -> None:
+        """Options are checked before they come here, and kept in `options`."""
+
+    def make(self, env_id: str, game: str, num_envs: int) -> PythonEnv:
+        """Make `num_envs` of a registered environment: its ID, or "module:ID", whose module is not imported."""
+        module, _, registered = game.rpartition(":")
+        try:
+            envs: list[gymnasium.Env[Any, Any]] = [gymnasium.make(registered) for _ in range(num_envs)]
+        except (gymnasium.error.NameNotFound, gymnasium.error.NamespaceNotFound) as error:
+            raise UserError(
+                f"environment {env_id!r}: {_line(error)}; {_how_to_register(registered, module)}"
+            ) from error
+        except (gymnasium.error.Error, ImportError) as error:
+            raise UserError(f"environment {env_id!r}: {_line(error)}") from error
+        except Exception as error:  # whatever its own code raises
+            raise UserError(
+                f"environment {env_id!r}: cannot be made: {type(error).__name__}: {_line(error)}"
+            ) from error
+        actions, observation = envs[0].action_space, envs[0].observation_space
+        if not isinstance(actions, Discrete):
+            raise UserError(f"environment {env_id!r}: found actions {actions}, expected Discrete")
+        if not isinstance(observation, Box) or observation.dtype not in (np.uint8, np.bool_):
+            raise UserError(f"environment {env_id!r}: found observation {observation}, expected a uint8 or bool Box")
+        games = [_GymGame(env) for env in envs]
+        return PythonEnv(env_id, self.options, games, observation.shape, observation.dtype, int(actions.n))
 
 
 def _line(error: Exception) -> str:
@@ -67,3 +75,6 @@ def _how_to_register(registered: str, module: str) -> str:
         f"a module that registers it is imported only if it is named on the command line (--env {named}) or in your "
         "study file, or if your own program imports it"
     )
+
+
+ENVIRONMENT = Gym

@@ -1,13 +1,13 @@
 """The five MinAtar games: 10x10 boolean grids with one channel per kind of object, all stepped by one compiled call."""
 
 import operator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from gymnasium.error import ResetNeeded
 from numpy.typing import NDArray
 
-from protovalue.envs.base import Array, Env, Seeds, StepResult, seed_list
+from protovalue.envs.base import Array, Env, Family, Seeds, StepResult, seed_list
 from protovalue.envs.minatar_games import VERSION
 from protovalue.errors import UserError, unknown
 
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 # An array of 16 elements is made faster from these than from the types: a step takes microseconds.
 _INT64, _FLOAT32, _BOOL = np.dtype(np.int64), np.dtype(np.float32), np.dtype(np.bool_)
 GAMES = ("asterix", "breakout", "freeway", "seaquest", "space_invaders")
-# MinAtar has no time limit of its own, and a perfect Breakout player never loses: 10,000 steps bound an evaluation.
-DEFAULTS: dict[str, Any] = {"actions": "minimal", "sticky": 0.1, "stack": 1, "max_steps": 10_000}
 
 
 class MinAtarEnv(Env):
@@ -139,8 +137,26 @@ def _restored(name: str, field: "Field", value: Any) -> NDArray[np.int64]:
     return array
 
 
-def make_minatar(env_id: str, game: str, num_envs: int, options: dict[str, Any]) -> MinAtarEnv:
-    """Make `num_envs` of one game; `options` has every key of DEFAULTS."""
-    if game not in GAMES:
-        raise unknown("environment", env_id, [f"minatar/{name}" for name in GAMES])
-    return MinAtarEnv(env_id, game, num_envs, options)
+class MinAtar(Family):
+    """The five MinAtar games: 10 x 10 boolean grids with one channel per kind of object."""
+
+    games = GAMES
+
+    # MinAtar has no time limit of its own, and a perfect Breakout player never loses: 10,000 steps bound an evaluation.
+    def __init__(
+        self,
+        actions: Literal["minimal", "full"] = "minimal",
+        sticky: float = 0.1,
+        stack: int = 1,
+        max_steps: int = 10_000,
+    ) -> None:
+        """Options are checked before they come here, and kept in `options`."""
+
+    def make(self, env_id: str, game: str, num_envs: int) -> MinAtarEnv:
+        """Make `num_envs` of one game."""
+        if game not in GAMES:
+            raise unknown("environment", env_id, [f"minatar/{name}" for name in GAMES])
+        return MinAtarEnv(env_id, game, num_envs, self.options)
+
+
+ENVIRONMENT = MinAtar

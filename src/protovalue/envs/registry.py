@@ -1,24 +1,21 @@
 """Environments by name: `make("minatar/breakout", 16, sticky=0.0)`.
 
 A name may come from a file that somebody else wrote, and `make` never imports what a name says: a Gymnasium
-environment must have been registered before. `import_module_of` imports the module of "gym/module:ID". It is for what
-the user typed: on the command line, or in a study file.
+environment must have been registered before, a family of the user's loaded. `import_module_of` imports the module of
+"gym/module:ID" and runs the file of "path.py/GAME". It is for what the user typed: on the command line, or in a study
+file.
 """
 
 import importlib
 from typing import Any
 
-from protovalue.envs import atari, gym, minatar
-from protovalue.envs.base import Env
-from protovalue.envs.options import EnvOptions
-from protovalue.errors import UserError, unknown
-from protovalue.schema import checked
+from protovalue.envs.base import Env, Family
+from protovalue.errors import UserError
+from protovalue.options import options_of, resolve_options
+from protovalue.registry import ENVIRONMENTS, env_name, is_file, name_of, split_env
 
-_FAMILIES = {
-    "atari": (atari.make_atari, atari.DEFAULTS),
-    "gym": (gym.make_gym, gym.DEFAULTS),
-    "minatar": (minatar.make_minatar, minatar.DEFAULTS),
-}
+_MOST = {"stack": 1_024, "frameskip": 1_000, "noop_max": 10_000, "max_steps": 10**9}  # a number may come from a file
+_FRAMES = (1 << 31) - 1  # what the emulator can count
 
 
 def make(env_id: str, num_envs: int = 1, **options: Any) -> Env:
@@ -26,36 +23,34 @@ def make(env_id: str, num_envs: int = 1, **options: Any) -> Env:
 
     Args:
         env_id: "minatar/GAME", "atari/Game" (CamelCase) or "gym/ID"; "gym/module:ID" is the ID that `module`, once
-            imported, has registered.
+            imported, has registered; "FAMILY/GAME" or "path/to/FAMILY.py/GAME" is of a family of the user's that was
+            loaded.
         num_envs: how many are stepped together.
-        **options: what to change from the family's defaults; see `protovalue.envs.options.EnvOptions`.
+        **options: what to change from the family's defaults.
 
     Raises:
         UserError: an unknown environment, an option that this family does not have, or a value outside its range.
     """
-    resolved = resolve(env_id, **options)
-    family, _, name = env_id.partition("/")
-    return _FAMILIES[family][0](env_id, name, num_envs, resolved)
+    resolved, name = resolve(env_id, **options), env_name(env_id)
+    family: Family = _family(env_id)(**resolved)
+    family.options = resolved
+    return family.make(name, split_env(name)[1], num_envs)
 
 
 def resolve(env_id: str, **options: Any) -> dict[str, Any]:
     """Return every option of an environment, as `make` would have them, without making it."""
-    family, _, name = env_id.partition("/")
-    if family not in _FAMILIES or not name:
-        known = " or ".join(f"{family}/NAME" for family in sorted(_FAMILIES))
-        raise UserError(f"unknown environment {env_id!r}: expected {known}")
-    defaults = _FAMILIES[family][1]
-    for option in options:
-        if option not in defaults:
-            raise unknown(f"option for {env_id}", option, defaults)
-    resolved = {**defaults, **options}
-    _check(env_id, resolved, defaults)
+    name = env_name(env_id)
+    resolved = resolve_options(_family(env_id), options, f"option for {name}", f"environment {name}")
+    _check(name, resolved)
     return resolved
 
 
 def import_module_of(env_id: str) -> None:
-    """Import the module that "gym/module:ID" names, as the user said; only ever for a name that the user gave."""
-    family, _, name = env_id.partition("/")
+    """Import the module that "gym/module:ID" names, or run the file of "path.py/GAME"; only ever for what was typed."""
+    family, name = split_env(env_id)
+    if is_file(family):
+        ENVIRONMENTS.load(family)
+        return
     module, colon, _ = name.rpartition(":")
     if family != "gym" or not colon:
         return
@@ -66,27 +61,42 @@ def import_module_of(env_id: str) -> None:
         raise UserError(f"environment {env_id!r}: cannot import the module {module!r}: {what}") from error
 
 
+def is_typed_only(env_id: str) -> bool:
+    """Whether an environment is the user's own code, which is run only where its name is typed."""
+    family, name = split_env(env_id)
+    return is_file(family) or (family == "gym" and ":" in name)
+
+
 def same(env_id: str, other: str) -> bool:
     """Whether two names are of the same environment, by whatever modules it was registered."""
     return _registered(env_id) == _registered(other)
 
 
 def _registered(env_id: str) -> str:
-    family, _, name = env_id.partition("/")
-    return f"gym/{name.rpartition(':')[2]}" if family == "gym" else env_id
+    family, name = split_env(env_id)
+    return f"gym/{name.rpartition(':')[2]}" if family == "gym" else env_name(env_id)
 
 
-_MOST = {"stack": 1_024, "frameskip": 1_000, "noop_max": 10_000, "max_steps": 10**9}  # a number may come from a file
-_FRAMES = (1 << 31) - 1  # what the emulator can count
+def _family(env_id: str) -> type[Family]:
+    """Find the family of an environment; runs nothing."""
+    family, game = split_env(env_id)
+    known = [*ENVIRONMENTS.names(), *sorted(one.name for one in ENVIRONMENTS.loaded.values())]
+    if not game or name_of(family) not in known:
+        expected = " or ".join(f"{family}/NAME" for family in known)
+        hint = f"; {ENVIRONMENTS.how_to_load(name_of(family))}" if game else ""
+        raise UserError(f"unknown environment {env_id!r}: expected {expected}{hint}")
+    found: type[Family] = ENVIRONMENTS.find(family)
+    for name in {"stack", "max_steps"} - options_of(found).keys():
+        raise UserError(f"environment {env_id!r}: its family has no option {name}, expected stack and max_steps")
+    return found
 
 
-def _check(env_id: str, options: dict[str, Any], defaults: dict[str, Any]) -> None:
-    """Refuse values of another type, or outside their range."""
-    checked(EnvOptions, options, f"environment {env_id}")
+def _check(env_id: str, options: dict[str, Any]) -> None:
+    """Refuse values outside their range."""
     for name, value in options.items():
         if value is None:
-            good, expected = defaults[name] is None, "a value"
-        elif name == "sticky":
+            continue
+        if name == "sticky":
             good, expected = 0 <= value < 1, "a probability below 1"
         elif name in _MOST:
             least = 0 if name == "noop_max" else 1

@@ -22,6 +22,7 @@ from protovalue.online.draws import EVALUATE, Draws, environment_seeds
 from protovalue.online.loop import config_from, own_tensors
 from protovalue.online.presets import resolve
 from protovalue.progress import ProgressBar
+from protovalue.registry import load_code
 from protovalue.runs import read_checkpoint, read_run, restoring
 
 PLAY = 2  # what an environment's seed is for; training's is 1
@@ -155,6 +156,8 @@ def evaluate_run(config: EvaluateConfig, quiet: bool = False) -> dict[str, Any]:
     """Play episodes with the agents of a run, write the result and return it."""
     if config.env is not None:
         _import_environment(config.env, config.run)
+    for path in config.code:
+        load_code(path)
     each = config.num_envs or min(10, config.episodes)
     env, agent, seeds, steps = load_agent(config.run, each)
     film: list[NDArray[Any]] | None = [] if config.video else None

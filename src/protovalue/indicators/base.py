@@ -1,7 +1,6 @@
-"""The interface of an indicator, and the table of their names."""
+"""The interface of an indicator."""
 
-from collections.abc import Callable
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -13,25 +12,22 @@ from protovalue.nets.layers import check_observation_shape
 class Indicator(nn.Module):
     """The indicator functions of m tasks: r_j(x) = 1[score_j(x) >= threshold_j].
 
-    A subclass calls this constructor, draws its parameters from the given generator alone, keeps them as buffers and
-    writes `scores`. Its own constructor takes `(observation_shape, num_tasks, proportion, generator, **options)`;
-    options are keyword arguments with defaults whose values JSON can hold, and are passed on to this constructor, so
-    that `config()` and the state dict together rebuild the indicator.
+    A subclass is one file that ends with `INDICATOR = TheClass`: in this folder, or a user's own. It calls this
+    constructor, draws its parameters from the given generator alone, keeps them as buffers and writes `scores`. Its own
+    constructor takes `(observation_shape, num_tasks, proportion, generator)`; parameters with a default are its
+    options: values that JSON can hold. With them `config()` and the state dict rebuild the indicator.
 
     Args:
         observation_shape: (stack, H, W) or (stack, H, W, C) of one observation.
         num_tasks: number of tasks m.
         proportion: share p of the data set's states on which each task's reward should be 1.
-        options: the subclass's own settings.
     """
 
-    name: ClassVar[str]
-    """What the indicator is called in the registry; set by `register`."""
     tuned_on_data: ClassVar[bool] = True
     """Whether the thresholds come from a data set; False if the proportion holds by construction."""
     thresholds: Tensor
 
-    def __init__(self, observation_shape: tuple[int, ...], num_tasks: int, proportion: float, **options: Any) -> None:
+    def __init__(self, observation_shape: tuple[int, ...], num_tasks: int, proportion: float) -> None:
         super().__init__()
         check_observation_shape(observation_shape)
         if num_tasks < 1:
@@ -41,7 +37,7 @@ class Indicator(nn.Module):
         self.observation_shape = tuple(observation_shape)
         self.num_tasks = num_tasks
         self.proportion = proportion
-        self.options = options
+        self.name, self.options = type(self).__name__, dict[str, Any]()  # set by `make_indicator`
         self.register_buffer("thresholds", torch.full((num_tasks,), torch.nan))  # NaN: not tuned yet
 
     @property
@@ -74,23 +70,3 @@ class Indicator(nn.Module):
             "proportion": self.proportion,
             "options": dict(self.options),
         }
-
-
-INDICATORS: dict[str, type[Indicator]] = {}
-"""Names of the indicators imported so far."""
-
-IndicatorT = TypeVar("IndicatorT", bound=Indicator)
-
-
-def register(name: str) -> Callable[[type[IndicatorT]], type[IndicatorT]]:
-    """Give the decorated indicator class its name."""
-
-    def add(cls: type[IndicatorT]) -> type[IndicatorT]:
-        known = INDICATORS.get(name)
-        if known is not None and (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
-            raise UserError(f"indicator name {name!r}: found it in {cls.__module__}, but {known.__module__} has it")
-        cls.name = name
-        INDICATORS[name] = cls
-        return cls
-
-    return add

@@ -26,7 +26,7 @@ from protovalue.indicators.precompute import (
     save_indicator,
     sums_of,
 )
-from protovalue.indicators.random_network import RandomNetworkIndicator
+from protovalue.indicators.rni import RandomNetworkIndicator
 
 log = logging.getLogger(__name__)
 

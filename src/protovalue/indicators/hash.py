@@ -6,13 +6,12 @@ import torch
 from torch import Tensor
 
 from protovalue.errors import UserError
-from protovalue.indicators.base import Indicator, register
+from protovalue.indicators.base import Indicator
 
 PRIME = 2**13 - 1
 """The paper's Mersenne prime p."""
 
 
-@register("hash")
 class HashIndicator(Indicator):
     """Universal hashes h(x) = ((a_0 + sum_j a_j x_j) mod p) mod k, with p = 2^13 - 1 and k = round(1 / proportion).
 
@@ -65,3 +64,6 @@ class HashIndicator(Indicator):
         products = obs.flatten(1).to(dtype) @ self.multipliers.to(dtype).T  # (N, m)
         sums = (products.to(torch.int64) + self.offsets) % PRIME
         return (-(sums % self.num_values)).to(torch.float32)
+
+
+INDICATOR = HashIndicator

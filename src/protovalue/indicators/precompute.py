@@ -31,17 +31,13 @@ from protovalue.files import (
     write_atomic,
     write_json,
 )
-from protovalue.indicators.base import INDICATORS, Indicator
-from protovalue.indicators.registry import (
-    indicator_class,
-    indicator_from_config,
-    load_indicator_file,
-    make_indicator,
-)
+from protovalue.indicators.base import Indicator
+from protovalue.indicators.registry import indicator_from_config, make_indicator
 from protovalue.indicators.threshold import exact_thresholds, proportion_warnings, sgd_thresholds
 from protovalue.progress import ProgressBar
+from protovalue.registry import INDICATORS, checksum, is_file, name_of
 from protovalue.schema import checked, require
-from protovalue.user_code import module_name, user_code
+from protovalue.user_code import user_code
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +54,7 @@ class IndicatorSpec:
     """What determines the rewards of a data set's states."""
 
     indicator: str
-    """A name in the registry, or the path of a Python file that registers one indicator."""
+    """A name in the registry, or a Python file of the user's."""
     tasks: int
     """Number of tasks m."""
     proportion: float
@@ -77,6 +73,8 @@ class IndicatorSpec:
     """What lies below the outputs of a random network: all of a DQN network, or its convolutions (rni only)."""
     output: Literal["linear", "relu"] = "linear"
     """The outputs of a random network: as they are, or through a ReLU (rni only)."""
+    options: dict[str, Any] | None = None
+    """Options of an indicator of the user's own."""
 
 
 @dataclass(frozen=True)
@@ -105,12 +103,12 @@ def cache_key(data: Dataset, spec: IndicatorSpec) -> str:
     fields: dict[str, Any] = {"format": FORMAT, "data": data.checksum, "stack": data.stack, **asdict(spec)}
     if spec.threshold == "exact":
         del fields["burn_in"]
-    for name, usual in (("network", "dqn"), ("output", "linear")):  # what was computed before there was a choice counts
+    # What was computed before there was a choice counts.
+    for name, usual in (("network", "dqn"), ("output", "linear"), ("options", None)):
         if fields[name] == usual:
             del fields[name]
-    path = Path(spec.indicator)
-    if path.suffix == ".py" and path.is_file():  # a user's indicator: its code counts, not its place
-        fields["indicator"] = hashlib.sha256(path.read_bytes()).hexdigest()
+    if is_file(spec.indicator):  # a user's indicator: its code counts, not its place
+        fields["indicator"] = f"{checksum([spec.indicator])} {name_of(spec.indicator)}"
     return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()[:32]
 
 
@@ -188,16 +186,14 @@ def _fill(folder: Path, compute: Callable[[Path], None]) -> None:
 
 def _import_indicator(spec: IndicatorSpec) -> None:
     """Make the indicator's class known; a user's file is run. What does not apply to it is refused."""
-    if spec.indicator.endswith(".py"):
-        load_indicator_file(Path(spec.indicator))
-    cls = _class_of(spec)
+    cls = INDICATORS.load(spec.indicator)
     ours = {
         "--normalize": spec.normalize,
         "--rni-network": spec.network != "dqn",
         "--rni-output": spec.output != "linear",
     }
     for flag, given in ours.items():
-        if given and cls.name != "rni":
+        if given and spec.indicator != "rni":
             raise UserError(f"{flag}: only random network indicators have it, found indicator {spec.indicator}")
     if spec.threshold == "sgd" and not cls.tuned_on_data:
         raise UserError(
@@ -206,25 +202,16 @@ def _import_indicator(spec: IndicatorSpec) -> None:
         )
 
 
-def _class_of(spec: IndicatorSpec) -> type[Indicator]:
-    """Return the indicator's class: by its name, or that of a user's file, which was run."""
-    if not spec.indicator.endswith(".py"):
-        return indicator_class(spec.indicator)
-    module = module_name(Path(spec.indicator))
-    return next(cls for cls in INDICATORS.values() if cls.__module__ == module)
-
-
 def build_indicator(data: Dataset, spec: IndicatorSpec) -> Indicator:
     """Draw the indicator's parameters."""
-    name = _class_of(spec).name
-    options: dict[str, Any] = {}
-    if name == "rni":
+    options = dict(spec.options or {})
+    if spec.indicator == "rni":
         options["tasks_per_module"] = spec.tasks_per_module
         options["hidden"], options["relu"] = spec.network == "dqn", spec.output == "relu"
         if spec.normalize:
             options["channel_mean"], options["channel_std"] = channel_statistics(data)
     generator = torch.Generator().manual_seed(spec.seed)
-    return make_indicator(name, data.observation_shape, spec.tasks, spec.proportion, generator, **options)
+    return make_indicator(spec.indicator, data.observation_shape, spec.tasks, spec.proportion, generator, **options)
 
 
 def channel_statistics(data: Dataset) -> tuple[list[float], list[float]]:
@@ -420,7 +407,11 @@ def load_indicator(folder: Path) -> Indicator:
 
 
 def load_checked(
-    folder: Path, files: Mapping[str, int] | None = None, shape: tuple[int, ...] | None = None, tasks: int | None = None
+    folder: Path,
+    files: Mapping[str, int] | None = None,
+    shape: tuple[int, ...] | None = None,
+    tasks: int | None = None,
+    known: str | None = None,
 ) -> tuple[Indicator, About]:
     """Read an indicator and what is said about it; whatever is wrong is a UserError.
 
@@ -429,6 +420,7 @@ def load_checked(
         files: sizes of other files there, which must be whole, too.
         shape: what the observations must be; None takes any.
         tasks: how many tasks there must be; None takes any.
+        known: the name or the user's file that it must be of, of several files of the same name; None takes any.
     """
     if not (folder / ABOUT).is_file():
         raise UserError(f"{folder / ABOUT}: missing")
@@ -446,7 +438,10 @@ def load_checked(
         if size not in (None, expected.bytes):
             raise UserError(f"{path}: found {expected.bytes} bytes, expected {size}")
     try:
-        return indicator_from_config(asdict(about.indicator), load((folder / NETWORKS).read_bytes())), about
+        if known is not None and about.indicator.name != name_of(known):
+            raise UserError(f"{folder / ABOUT}: found {about.indicator.name}, expected {name_of(known)}")
+        config = {**asdict(about.indicator), "name": known or about.indicator.name}
+        return indicator_from_config(config, load((folder / NETWORKS).read_bytes())), about
     except (SafetensorError, TypeError, ValueError, RuntimeError, OverflowError) as error:
         reason = " ".join(str(error).split())
         raise UserError(f"{folder / ABOUT}: the indicator cannot be made from it: {reason}") from error
@@ -456,7 +451,7 @@ def _load(folder: Path, data: Dataset, spec: IndicatorSpec) -> IndicatorRewards:
     """Open finished rewards; damage is a UserError."""
     shape = (data.num_transitions, -(-spec.tasks // 8))
     files = {BITS: shape[0] * shape[1]}
-    indicator, about = load_checked(folder, files, data.observation_shape, spec.tasks)
+    indicator, about = load_checked(folder, files, data.observation_shape, spec.tasks, spec.indicator)
     if len(about.counts) != spec.tasks:
         raise UserError(f"{folder / ABOUT}: field counts: found {len(about.counts)} numbers, expected {spec.tasks}")
     bits = np.memmap(folder / BITS, np.uint8, "r", shape=shape)

@@ -1,6 +1,5 @@
 """Random network indicators: r(x) = 1[g(x) >= 0] with g(x) = g1(x)^T omega + b and a random network g1."""
 
-from collections.abc import Sequence
 from typing import cast
 
 import torch
@@ -8,9 +7,11 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from protovalue.errors import UserError
-from protovalue.indicators.base import Indicator, register
-from protovalue.nets.encoders import MINATAR, NATURE, ConvTrunk
+from protovalue.indicators.base import Indicator
+from protovalue.nets.convolutions import ConvTrunk
 from protovalue.nets.layers import Dense, check_observation_shape, planes
+from protovalue.nets.minatar import MINATAR
+from protovalue.nets.nature import NATURE
 
 NATURE_SIZE = 36
 """Frames of at least this height and width get the Nature-DQN network, smaller ones MinAtar's [pixels].
@@ -97,8 +98,8 @@ class RandomNetworks(nn.Module):
         tasks_per_module: int = 10,
         hidden: bool = True,
         relu: bool = False,
-        channel_mean: Sequence[float] | None = None,
-        channel_std: Sequence[float] | None = None,
+        channel_mean: list[float] | None = None,
+        channel_std: list[float] | None = None,
     ) -> None:
         super().__init__()
         stack, height, width, channels = check_observation_shape(observation_shape)
@@ -134,7 +135,6 @@ class RandomNetworks(nn.Module):
         return torch.cat([module(x) for module in self.modules_], dim=1)
 
 
-@register("rni")
 class RandomNetworkIndicator(Indicator):
     """Random network indicators; the bias b of the paper is minus the threshold.
 
@@ -150,19 +150,10 @@ class RandomNetworkIndicator(Indicator):
         tasks_per_module: int = 10,
         hidden: bool = True,
         relu: bool = False,
-        channel_mean: Sequence[float] | None = None,
-        channel_std: Sequence[float] | None = None,
+        channel_mean: list[float] | None = None,
+        channel_std: list[float] | None = None,
     ) -> None:
-        super().__init__(
-            observation_shape,
-            num_tasks,
-            proportion,
-            tasks_per_module=tasks_per_module,
-            hidden=hidden,
-            relu=relu,
-            channel_mean=None if channel_mean is None else [float(x) for x in channel_mean],
-            channel_std=None if channel_std is None else [float(x) for x in channel_std],
-        )
+        super().__init__(observation_shape, num_tasks, proportion)
         self.networks = RandomNetworks(
             observation_shape, num_tasks, generator, tasks_per_module, hidden, relu, channel_mean, channel_std
         )
@@ -172,3 +163,6 @@ class RandomNetworkIndicator(Indicator):
         """Return g1(x)^T omega, rounded to `SCORE_STEP`: observations (N, *observation_shape) to (N, m)."""
         scores = cast("Tensor", self.networks(obs))
         return scores.div_(SCORE_STEP).round_().mul_(SCORE_STEP)
+
+
+INDICATOR = RandomNetworkIndicator

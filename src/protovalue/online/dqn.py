@@ -20,6 +20,7 @@ from protovalue.online.presets import Presets, resolve
 from protovalue.online.record import Recorder
 from protovalue.online.replay import Batch
 from protovalue.pretrain.base import seeded
+from protovalue.registry import ENCODERS
 
 PRESETS: Presets = {
     # Dopamine's DQN. Its target network is copied every 8,000 agent steps: with an update every 4 steps, 2,000 updates.
@@ -134,6 +135,8 @@ def train_dqn(config: DqnConfig, quiet: bool = False) -> Path:
     """Train DQN end to end as `config` says, or continue to; return the run folder."""
     config = resolve(config, PRESETS)
     import_module_of(config.env)
+    assert config.encoder is not None
+    ENCODERS.load(config.encoder)
     env, agent, recorded = prepare(config)
     if config.data is None:
         return train(config, recorded, env, agent, quiet=quiet)
@@ -154,6 +157,8 @@ def prepare(config: DqnConfig) -> tuple[Env, Agent, dict[str, Any]]:
     env = make(config.env, len(seeds), **config.options.given())
     assert config.encoder is not None
     shape = env.single_observation_space.shape
-    encoders = [make_encoder(config.encoder, shape, config.width, seeded(seed, 0)) for seed in seeds]
+    encoders = [
+        make_encoder(config.encoder, shape, config.width, seeded(seed, 0), config.encoder_options) for seed in seeds
+    ]
     agent = Dqn(Rule.of(config), seeds, env.num_actions, encoders, device=choose_device(config))
     return env, agent, {**recorded_fields(config, env), "kind": "dqn"}

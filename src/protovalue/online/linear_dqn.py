@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,17 +16,20 @@ from torch import Tensor
 
 from protovalue.encoder import FrozenEncoder, load_encoder
 from protovalue.envs.base import Env
+from protovalue.envs.options import EnvOptions
 from protovalue.envs.probe import random_observations
 from protovalue.envs.registry import import_module_of, make, same
 from protovalue.errors import UserError
-from protovalue.nets.encoders import ENCODERS, make_encoder
+from protovalue.nets.encoders import make_encoder
 from protovalue.online.agent import Agent, Rule
 from protovalue.online.config import OnlineConfig
 from protovalue.online.dqn import Dqn
 from protovalue.online.loop import choose_device, print_summary, recorded_fields, train
 from protovalue.online.presets import Presets, resolve
 from protovalue.online.replay import Batch
+from protovalue.options import option_words
 from protovalue.pretrain.base import seeded
+from protovalue.registry import ENCODERS, is_file, load_code
 
 PRESETS: Presets = {
     # The paper's table of online hyperparameters. 3.75M agent steps are 15M frames. The copy of the target network
@@ -105,6 +109,10 @@ class LinearDqn(Agent):
 def train_online(config: OnlineConfig, quiet: bool = False) -> Path:
     """Train agents on a frozen encoder as `config` says, or continue to; return the run folder."""
     import_module_of(config.env)  # as given: one that the encoder's file names is not
+    for path in config.code:
+        load_code(path)
+    if config.encoder.startswith(RANDOM):
+        ENCODERS.load(parse_random(config.encoder)[0])
     config = resolve(with_environment(config), PRESETS)
     env, agent, recorded = prepare(config)
     if not quiet and (other := other_options(config.encoder, env)):
@@ -145,6 +153,8 @@ def other_options(encoder: str, env: Env) -> str | None:
 
 def _flag(name: str, value: Any) -> str:
     flag = name.replace("_", "-")
+    if name not in EnvOptions.__dataclass_fields__:
+        return f"--env-options {shlex.join(option_words({name: value}))}"
     if isinstance(value, bool):
         return f"--{flag}" if value else f"--no-{flag}"
     return f"--{flag} {value}"
@@ -194,10 +204,13 @@ def find_encoder(name: str, env: Env, other_game: bool = False) -> FrozenEncoder
 
 def parse_random(name: str) -> tuple[str, int, int]:
     """Return architecture, width and seed of random:ARCHITECTURE:WIDTH[:SEED]."""
-    found = re.fullmatch(rf"{RANDOM}({'|'.join(ENCODERS)}):([0-9]{{1,4}})(?::([0-9]{{1,18}}))?", name)
-    if not found:
-        architectures = "|".join(ENCODERS)
-        raise UserError(f"--encoder: found {name!r}, expected random:{architectures}:WIDTH or ...:WIDTH:SEED")
+    found = re.fullmatch(rf"{RANDOM}(.+?):([0-9]{{1,4}})(?::([0-9]{{1,18}}))?", name, re.DOTALL)
+    known = ENCODERS.names()
+    if not found or not (found[1] in known or is_file(found[1])):
+        expected = f"random:{'|'.join(known)}:WIDTH or ...:WIDTH:SEED"
+        raise UserError(
+            f"--encoder: found {name!r}, expected {expected}, or a Python file of yours for the architecture"
+        )
     return found[1], int(found[2]), int(found[3] or 0)
 
 

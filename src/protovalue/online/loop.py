@@ -32,7 +32,7 @@ from protovalue.schema import checked
 from protovalue.schema import require as expect
 
 # What may differ when a run is resumed: where things lie and how long it goes on, not what is computed.
-MAY_CHANGE = ("out", "encoder", "steps", "device", "threads", "log_every", "keep_replay", "data")
+MAY_CHANGE = ("out", "encoder", "steps", "device", "threads", "log_every", "keep_replay", "data", "code")
 TRAIN = 1  # what an environment's seed is for
 WATCH_EVERY = 10  # updates between those whose numbers are logged; a loss that is not finite stays so
 RECENT = 100  # training episodes of each seed that the summary's mean return is over
@@ -439,7 +439,10 @@ def choose_device(config: AgentConfig) -> str:
 
 def recorded_fields(config: AgentConfig, env: Env) -> dict[str, Any]:
     """Return a resolved config for config.json, with all options of its environment: defaults may change one day."""
-    return config_fields(replace(config, options=EnvOptions(**env.options)))
+    recorded = config_fields(replace(config, env=env.env_id, options=EnvOptions.of(env.options)))
+    if not recorded["options"]["env_options"]:  # as runs have it that were made before there were such
+        del recorded["options"]["env_options"]
+    return recorded
 
 
 def config_from(cls: type[C], recorded: Mapping[str, Any], **changes: Any) -> C:

@@ -50,7 +50,9 @@ class Method(nn.Module):
         assert config.encoder is not None
         assert config.width is not None
         self.config = config
-        self.encoder = make_encoder(config.encoder, observation_shape, config.width, seeded(config.seed, 0))
+        self.encoder = make_encoder(
+            config.encoder, observation_shape, config.width, seeded(config.seed, 0), config.encoder_options
+        )
         if data is not None:
             assert config.batch_size is not None
             self.sampler = Sampler(data, config.batch_size, config.seed)

@@ -20,11 +20,13 @@ from protovalue.errors import UserError
 from protovalue.interrupt import stop_on_interrupt
 from protovalue.nets.memory import keep_freed_memory
 from protovalue.nets.statistics import feature_statistics
+from protovalue.options import option_words
 from protovalue.precision import Precision
 from protovalue.pretrain.base import Method, Sample
 from protovalue.pretrain.config import PretrainConfig
 from protovalue.pretrain.methods import method_class
 from protovalue.progress import ProgressBar
+from protovalue.registry import ENCODERS, is_file, name_of
 from protovalue.runs import Checkpoint, Run, config_fields, read_run, restoring
 
 PROBE_SIZE = 512  # observations, fixed for a data set or an environment, on which features are looked at
@@ -62,6 +64,8 @@ def pretrain(config: PretrainConfig, quiet: bool = False) -> Path:
     _refuse_unused(config, cls)
     data, env_id, observation_shape = _experience(config, cls)
     config = cls.resolve(config, env_id)
+    assert config.encoder is not None
+    ENCODERS.load(config.encoder)
     device = _device(config)
     if config.threads:
         torch.set_num_threads(config.threads)
@@ -259,15 +263,18 @@ def _card(config: PretrainConfig, data: Dataset | None, env_id: str, summary: di
         for name, default in defaults.items()
         if getattr(config, name) not in (default, None) and name not in unused
     ]
+    assert config.encoder is not None
+    architecture = name_of(config.encoder)
     lines = [
         f"# Encoder for {env_id}: {config.method}",
         "",
-        f"{summary['num_features']} features of a {config.encoder} encoder of width {config.width}, trained for",
+        f"{summary['num_features']} features of a {architecture} encoder of width {config.width}, trained for",
         f"{summary['steps']:,} steps with the method `{config.method}` of protovalue.",
         "",
         "```python",
         "import protovalue",
         "",
+        *([f"protovalue.load_code({config.encoder!r})"] if is_file(config.encoder) else []),
         'encoder = protovalue.load_encoder("path/to/this/folder")',
         "features = encoder.features(observations)  # (N, stack, *frame_shape) uint8 or bool -> (N, k)",
         "```",
@@ -294,5 +301,5 @@ def _flag(name: str, value: Any) -> str:
     """Write a setting as on the command line."""
     if isinstance(value, bool):
         return f"--{name}" if value else f"--no-{name}"
-    parts = value if isinstance(value, tuple) else (value,)
+    parts = option_words(value) if isinstance(value, dict) else value if isinstance(value, tuple) else (value,)
     return " ".join([f"--{name}", *(shlex.quote(str(part)) for part in parts)])

@@ -1,34 +1,21 @@
 """The methods by name: `--method NAME` is the file NAME.py in this folder, or a file of the user's."""
 
-import importlib
-import importlib.util
-import pkgutil
 from collections.abc import Sequence
-from pathlib import Path
 
-import protovalue.pretrain
-from protovalue.errors import UserError, unknown
 from protovalue.pretrain.base import Method
 from protovalue.pretrain.config import PretrainConfig
-from protovalue.user_code import run_file
+from protovalue.registry import METHODS
 
 
 def method_names() -> list[str]:
     """Return the names of this package's methods: the files in this folder that define METHOD."""
-    names = [module.name for module in pkgutil.iter_modules(protovalue.pretrain.__path__)]
-    return [name for name in names if hasattr(importlib.import_module(f"protovalue.pretrain.{name}"), "METHOD")]
+    return METHODS.names()
 
 
 def method_class(name: str) -> type[Method]:
-    """Return the method called `name`, or the one that the Python file `name` defines; only its file is imported."""
-    if name.endswith(".py"):
-        return _from_file(Path(name))
-    if importlib.util.find_spec("protovalue.pretrain." + name.replace(".", "_")):
-        module = importlib.import_module(f"protovalue.pretrain.{name}")
-        if hasattr(module, "METHOD"):
-            method: type[Method] = module.METHOD
-            return method
-    raise unknown("method", name, method_names())
+    """Return the method that the user named: the one called `name`, or that of the Python file `name`, which is run."""
+    method: type[Method] = METHODS.load(name)
+    return method
 
 
 def config_class(args: Sequence[str]) -> type[PretrainConfig]:
@@ -40,14 +27,3 @@ def config_class(args: Sequence[str]) -> type[PretrainConfig]:
         elif arg.startswith("--method="):
             name = arg.partition("=")[2]
     return method_class(name).Config
-
-
-def _from_file(path: Path) -> type[Method]:
-    """Run a Python file that the user named on the command line and take its METHOD."""
-    module = run_file(path)
-    if module is None:
-        raise UserError(f"--method: found {path}, expected a Python file")
-    found = getattr(module, "METHOD", None)
-    if not (isinstance(found, type) and issubclass(found, Method)):
-        raise UserError(f"--method: {path} defines no METHOD, expected a class that extends Method")
-    return found

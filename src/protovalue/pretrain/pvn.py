@@ -12,10 +12,12 @@ from torch import Tensor
 from protovalue.config import require
 from protovalue.data.dataset import Dataset, open_dataset
 from protovalue.indicators.precompute import IndicatorRewards, IndicatorSpec, indicator_rewards, save_indicator
+from protovalue.options import OwnOptions
 from protovalue.pretrain.base import Sample
 from protovalue.pretrain.config import TRAINING, PretrainConfig
 from protovalue.pretrain.holdout import compare_with_rollouts
 from protovalue.pretrain.task_values import TaskValues
+from protovalue.registry import is_file
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +33,8 @@ class PvnConfig(PretrainConfig):
     """Number of auxiliary tasks m; 0 leaves the encoder as initialised [100; small MinAtar 50]."""
     indicator: str = "rni"
     """What defines the sets: rni (random networks), hash, or a Python file of yours."""
+    indicator_options: OwnOptions = None
+    """Options of an indicator of your own, such as latest_only=true (docs/adding-an-indicator.md)."""
     proportion: float | None = None
     """Share p of states that each set holds [0.01; small MinAtar 0.05]."""
     threshold: Literal["exact", "sgd"] = "exact"
@@ -72,6 +76,8 @@ class PvnConfig(PretrainConfig):
             value = getattr(self, name)
             require(value is None or value >= 1, f"--{name.replace('_', '-')}", value, "at least 1")
         sgd, rni = self.threshold == "sgd", self.indicator == "rni"
+        own = is_file(self.indicator) or not self.indicator_options
+        require(own, "--indicator-options", self.indicator_options, "it only with an indicator of your own")
         drawn = sgd and self.indicator == "hash"  # its sets have their share as they are drawn
         require(not drawn, "--threshold", "sgd with --indicator hash", "exact: a hash has no threshold to learn")
         require(sgd or self.burn_in is None, "--burn-in", self.burn_in, "it only with --threshold sgd")
@@ -139,6 +145,7 @@ class ProtoValueNetwork(TaskValues):
             config.tasks_per_module or 10,
             config.rni_network or "dqn",
             config.rni_output or "linear",
+            config.indicator_options,
         )
         self.tasks: IndicatorRewards = indicator_rewards(self.data, spec, config.cache, device)
         self.add_heads(config.tasks, config.gamma, config.backup, config.target_ema, config.target_every)

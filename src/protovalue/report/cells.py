@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protovalue.encoder import CONFIG as ENCODER_CONFIG
-from protovalue.envs.options import EnvOptions
+from protovalue.envs.options import check_recorded
 from protovalue.errors import UserError
 from protovalue.files import read_json
 from protovalue.online.linear_dqn import parse_random
@@ -185,7 +185,7 @@ def read_evaluation(path: Path) -> dict[str, Any]:
     wrong = [f"{what} is {value}" for what, value in numbers if not math.isfinite(value)]
     if wrong:
         raise UserError(f"{path}: the {wrong[0]}, expected a finite number")
-    checked(EnvOptions, found.env_options, f"{path}: field env_options")
+    check_recorded(found.env, found.env_options, f"{path}: field env_options")
     return {"env_options": {}, **evaluation}
 
 

@@ -13,6 +13,7 @@ from protovalue.evaluate.scores import paper_results
 from protovalue.files import make_folder, write_json
 from protovalue.processes import one_thread
 from protovalue.progress import ProgressBar
+from protovalue.registry import load_code
 from protovalue.report import figures, summary, tables
 from protovalue.report.cells import THEN
 from protovalue.report.config import ReportConfig
@@ -57,6 +58,8 @@ def report_command(config: ReportConfig) -> None:
             if not any(same(env, one) for one in results.envs):
                 raise UserError(f"--env: found {env}, expected an environment of the runs: {', '.join(results.envs)}")
             import_module_of(env)
+        for path in config.code:
+            load_code(path)
         report = make_report(results, config)
         page = write_page(report, config.out / PAGE)
         print("\n".join(report.headline))

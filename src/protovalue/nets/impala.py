@@ -1,0 +1,60 @@
+"""The Impala-CNN, the paper's encoder."""
+
+from typing import cast
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+
+from protovalue.nets.encoders import Encoder
+from protovalue.nets.layers import Conv, Dense, flatten, max_pool, output_size
+
+
+class _ResidualBlock(nn.Module):
+    """x + conv(relu(conv(relu(x))))."""
+
+    def __init__(self, channels: int, generator: torch.Generator) -> None:
+        super().__init__()
+        self.first = Conv(channels, channels, 3, 1, generator)
+        self.second = Conv(channels, channels, 3, 1, generator)
+
+    def forward(self, x: Tensor) -> Tensor:
+        # The first ReLU cannot be in place: x is also the shortcut. The rest overwrites what no gradient needs.
+        return cast("Tensor", self.second(F.relu_(self.first(F.relu(x))))).add_(x)
+
+
+class _ResidualStack(nn.Module):
+    """One stack of the Impala-CNN: convolution, max-pool, two residual blocks."""
+
+    def __init__(self, in_channels: int, out_channels: int, generator: torch.Generator) -> None:
+        super().__init__()
+        self.conv = Conv(in_channels, out_channels, 3, 1, generator)
+        self.blocks = nn.Sequential(*(_ResidualBlock(out_channels, generator) for _ in range(2)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return cast("Tensor", self.blocks(max_pool(self.conv(x))))
+
+
+class ImpalaEncoder(Encoder):
+    """Impala-CNN: stacks of 16, 32 and 32 x width channels, ReLU, dense 512 x width, ReLU."""
+
+    def __init__(self, observation_shape: tuple[int, ...], width: int, generator: torch.Generator) -> None:
+        super().__init__(observation_shape)
+        height, breadth = self.frame_size
+        channels = self.in_channels
+        self.stacks = nn.ModuleList()
+        for size in (16, 32, 32):
+            self.stacks.append(_ResidualStack(channels, size * width, generator))
+            channels = size * width
+            height, breadth = output_size(height, 3, 2, "SAME"), output_size(breadth, 3, 2, "SAME")
+        self.num_features, self.latent_shape = 512 * width, (channels, height, breadth)
+        self.dense = Dense(height * breadth * channels, self.num_features, generator)
+
+    def convolve(self, x: Tensor) -> Tensor:
+        """Apply the stacks and the ReLU after them, and flatten."""
+        for stack in self.stacks:
+            x = stack(x)
+        return flatten(F.relu_(x))
+
+
+ENCODER = ImpalaEncoder
