@@ -239,6 +239,37 @@ def test_an_indicator_in_a_run_folder_or_in_the_cache_is_not_run(modules, made, 
     assert not ran(modules, "spy")
 
 
+def test_an_environment_or_an_encoder_of_a_users_file_is_named_again(modules, hostile, tmp_path, capsys, monkeypatch):
+    """Whatever a file says, by a name or by a path, its code is not run; the line says how to name it."""
+    spy = str(modules / "spy.py")
+    monkeypatch.chdir(modules)
+    for name in ("spy", "spy.py", spy, f"{spy}:Spy"):
+        change(hostile / "pretrain/encoder/config.json", encoder=name)
+        assert main(f"online --encoder {hostile}/pretrain --out {hostile}/new".split()) == 2
+        assert "(--code path/to/" in one_line(capsys)
+        assert main(f"evaluate {hostile}/online --episodes 1".split()) == 2
+        assert "(--code path/to/" in one_line(capsys)
+        change(hostile / "dqn/config.json", config__encoder=name, config__env="minatar/breakout")
+        assert main(f"evaluate {hostile}/dqn --episodes 1".split()) == 2
+        assert "(--code path/to/" in one_line(capsys)
+        change(hostile / "dqn/config.json", config__encoder="minatar", config__env=f"{name}/x")
+        assert main(f"evaluate {hostile}/dqn --episodes 1".split()) == 2
+        assert "(--env path/to/" in one_line(capsys)
+        change(hostile / "online/config.json", config__encoder=f"random:{name}:1", config__code=[spy])
+        assert main(f"evaluate {hostile}/online --episodes 1".split()) == 2
+        assert "--code path/to/" in one_line(capsys) or name == "spy"
+        change(hostile / "data/manifest.json", env_id=f"{name}/x", env_options={"stack": 1, "own": 2})
+        main(f"data info {hostile}/data".split())
+        small = "--method random --encoder minatar"
+        assert main(f"pretrain {small} --data {hostile}/data --out {tmp_path}/r{len(name)}".split()) == 0
+        assert main(f"report {hostile}/online --out {tmp_path}/page --draws 100".split()) == 0
+        capsys.readouterr()
+    assert not ran(modules, "spy")
+    with pytest.raises(UserError, match="defines none of"):
+        protovalue.load_code(spy)
+    assert ran(modules, "spy")
+
+
 STUDY = f"""
 environments = ["{SCREEN}"]
 normalise = "dqn"

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from protovalue.data.dataset import open_dataset
+from protovalue.registry import ENCODERS
 from protovalue.runs import read_checkpoint
 from tests.options.world import (
     Check,
@@ -162,6 +163,30 @@ def _stages(world: World) -> None:
     assert found[1] == {0, 1, 2}
 
 
+@made("wide encoder")
+def _wide_encoder(world: World) -> Any:
+    return world.good("pretrain --method random --encoder {wide} --data {breakout} --out {out}").out
+
+
+def _code(world: World) -> None:
+    """Without it, an encoder of an architecture of the user's is not loaded."""
+    words = "online --encoder {wide encoder} --steps 30 --replay-min 20 --out {out}"
+    made = world["wide encoder"], world["wide"]
+    ENCODERS.loaded.clear()
+    refused(words, "config.json: unknown encoder 'wide'")(world)
+    world.good(f"{words} --code {made[1]}")
+    refused(f"{words} --code {made[0]}", "--code: found")(world)
+
+
+def _evaluation_code(world: World) -> None:
+    run = world.good("online --encoder {wide encoder} --code {wide} --steps 30 --replay-min 20 --out {out}").out
+    file = world["wide"]
+    ENCODERS.loaded.clear()
+    refused(f"evaluate {run} --episodes 1", "config.json: unknown encoder 'wide'")(world)
+    world.good(f"evaluate {run} --episodes 1 --code {file}")
+
+
+DEEP = BASE["dqn"].replace("--encoder minatar", "--encoder {wide}")
 ONLINE: dict[str, Check] = {
     "encoder": differ(BASE["online"], BASE["online"].replace("minatar:1", "minatar:1:3"), learned),
     "epsilon_steps": both(
@@ -175,9 +200,14 @@ ONLINE: dict[str, Check] = {
     ),
     "finetune": differ(BASE["online"], f"{BASE['online']} --finetune", learned),
     "other_game": _other_game,
+    "code": _code,
 }
 DQN: dict[str, Check] = {
     "encoder": differ(BASE["dqn"], BASE["dqn"].replace("--encoder minatar", "--encoder nature"), learned),
+    "encoder_options": both(
+        differ(DEEP, f"{DEEP} --encoder-options depth=1", learned),
+        refused(f"{BASE['dqn']} --encoder-options depth=1", "unknown option of encoder 'minatar' 'depth'"),
+    ),
     "width": differ(BASE["dqn"], f"{BASE['dqn']} --width 2", learned),
     "data": _data,
     "stages": _stages,
@@ -225,6 +255,7 @@ EVALUATE: dict[str, Check] = {
     "out": _evaluation_out,
     "env": refused(f"{PLAY} --env minatar/asterix", "--env: found minatar/asterix, expected gym/Loud-v0"),
     "video": _video,
+    "code": _evaluation_code,
 }
 
 CHECKS: dict[tuple[str, str], Check] = {

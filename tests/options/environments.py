@@ -1,6 +1,7 @@
 """The options of the environments: what each does in each family, and that every command hands it on."""
 
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,9 +9,10 @@ import numpy as np
 from protovalue.envs.options import EnvOptions
 from protovalue.envs.registry import make
 from protovalue.files import read_json
-from tests.options.world import Check, Ran, World, recorded, refused
+from tests.documents import blocks
+from tests.options.world import Check, Ran, World, made, recorded, refused
 
-NAMES = [field.name for field in fields(EnvOptions)]
+NAMES = [field.name for field in fields(EnvOptions) if field.name != "env_options"]
 ENVS = {"minatar": "minatar/breakout", "gym": "gym/Loud-v0", "atari": "atari/SpaceInvaders"}
 VALUES: dict[str, Any] = {
     "actions": "full",
@@ -70,6 +72,35 @@ def handed_on(command: str, name: str) -> Check:
     return check
 
 
+ROOMS = "docs/adding-an-environment.md"
+
+
+@made("rooms")
+def _rooms(world: World) -> Path:
+    """The family of the document about adding one."""
+    file: Path = world["out"].with_name("rooms.py")
+    (code,) = [block.text for block in blocks(ROOMS) if block.language == "python"]
+    file.write_text(code)
+    return file
+
+
+def own(command: str) -> Check:
+    """The command's result has the option of a user's own family, and one that it does not have is refused by name."""
+    if command == "import minari":
+        words = COMMANDS[command]
+        return refused(f"{words} --env-options wind=1", "unknown option for gym/Loud-v0 'wind'")
+    words = COMMANDS[command].replace("ENV", "{rooms}/small")
+
+    def check(world: World) -> None:
+        found = kept(command, world.good(f"{words} --env-options wind=0.75"))
+        assert found.get("env_options", found)["wind"] == 0.75
+        refused(f"{words} --env-options win=1", "unknown option for rooms/small 'win': did you mean 'wind'?")(world)
+        refused(f"{words} --env-options wind=x", "field wind: found 'x', expected a number")(world)
+        refused(f"{words} --env-options stack=2", "--env-options: found stack, expected it as --stack")(world)
+
+    return check
+
+
 CHECKS: dict[tuple[str, str], Check] = {
     (command, f"options.{name}"): handed_on(command, name) for command in COMMANDS for name in NAMES
-}
+} | {(command, "options.env_options"): own(command) for command in COMMANDS}

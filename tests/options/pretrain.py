@@ -1,10 +1,13 @@
 """The options of `pvn pretrain`, method by method."""
 
+from pathlib import Path
+
 import torch
 
 from protovalue.data.dataset import Dataset
 from protovalue.nets.encoders import Encoder
 from protovalue.pretrain.methods import method_names
+from tests.documents import blocks
 from tests.options.world import (
     Check,
     World,
@@ -12,6 +15,7 @@ from tests.options.world import (
     checkpoints,
     differ,
     logged,
+    made,
     places,
     recorded,
     refused,
@@ -20,6 +24,38 @@ from tests.options.world import (
 
 SMALL = {"pvn": "--tasks 4", "cumulants": "--tasks 4", "laplacian": "--dimensions 3", "spr": "--channels 4"}
 NOTHING_LEARNED = "expected it only where something is learned"
+
+
+@made("wide")
+def _wide(world: World) -> Path:
+    """The encoder of the document about adding one."""
+    file: Path = world["out"].with_name("wide.py")
+    file.write_text(next(block.text for block in blocks("docs/adding-an-encoder.md") if block.language == "python"))
+    return file
+
+
+@made("pixels")
+def _pixels(world: World) -> Path:
+    """An indicator whose option chooses the pixels."""
+    file: Path = world["out"].with_name("pixels.py")
+    file.write_text(PIXELS)
+    return file
+
+
+PIXELS = """
+from protovalue.indicators.base import Indicator
+
+class Pixels(Indicator):
+    tuned_on_data = False
+    def __init__(self, observation_shape, num_tasks, proportion, generator, other: bool = False):
+        super().__init__(observation_shape, num_tasks, proportion)
+        self.first = 360 if other else 320
+        self.thresholds.fill_(0.5)
+    def scores(self, obs):
+        return obs.flatten(1)[:, self.first : self.first + 4 * self.num_tasks : 4].float()
+
+INDICATOR = Pixels
+"""
 
 
 def base(method: str, data: str = "--data {breakout}", steps: int = 3) -> str:
@@ -118,6 +154,10 @@ def shared(method: str) -> dict[str, Check]:
         ),
         "preset": more(method, "--preset paper", "--width 1") if learns else more(method, "--preset paper"),
         "encoder": more(method, "--encoder nature"),
+        "encoder_options": both(
+            more(method, "--encoder-options depth=1", "--encoder {wide}"),
+            refused(f"{own} --encoder-options depth=1", "unknown option of encoder 'minatar' 'depth'"),
+        ),
         "width": more(method, "--width 2"),
         "seed": more(method, "--seed 1"),
         "device": _device(method),
@@ -155,6 +195,10 @@ def _pvn() -> dict[str, Check]:
             more("pvn", "--tasks 5"), *(refused(f"{none} {flags}", f"{flags.split()[0]}: found") for flags in unused)
         ),
         "indicator": more("pvn", hashed),
+        "indicator_options": both(
+            more("pvn", "--indicator-options other=true", "--indicator {pixels}"),
+            refused(f"{base('pvn')} --indicator-options hidden=false", "--indicator-options: found"),
+        ),
         "proportion": both(more("pvn", "--proportion 0.3"), more("pvn", "--proportion 0.3", hashed)),
         "threshold": both(
             more("pvn", "--threshold sgd --burn-in 30"),

@@ -8,6 +8,7 @@ from unittest.mock import MagicMock
 
 import protovalue
 from protovalue import demo
+from protovalue.registry import ENCODERS
 from protovalue.report import figures as report_figures
 from protovalue.study import command, overview
 from protovalue.tabular import command as tabular_command
@@ -179,6 +180,13 @@ def _mds(world: World) -> None:
     refused(f"{REPORT} --mds metric", "--mds: found metric with --features none")(world)
 
 
+def _report_code(world: World) -> None:
+    """The file is run, so that the runs' encoders can be loaded."""
+    ENCODERS.loaded.clear()
+    world.good(f"{REPORT} --code {{wide}}")
+    assert [one.name for one in ENCODERS.loaded.values()] == ["wide"]
+
+
 REPORTS: dict[tuple[str, str], Check] = {
     ("report", "runs"): differ(REPORT, REPORT.replace("{runs}", "'{done study}'"), said),
     ("report", "out"): both(_report_out, refused("report --paper --out {out}", "--out: found")),
@@ -188,6 +196,11 @@ REPORTS: dict[tuple[str, str], Check] = {
     ("report", "env"): both(
         refused(f"{REPORT} --env gym/CartPole-v1", "--env: found gym/CartPole-v1, expected an environment of the runs"),
         refused("report --paper --env gym/CartPole-v1", "--env: found"),
+    ),
+    ("report", "code"): both(
+        _report_code,
+        refused(f"{REPORT} --code nothing.py", "--code: found nothing.py, expected a Python file"),
+        refused("report --paper --code nothing.py", "--code: found"),
     ),
     ("report", "draws"): both(
         differ(REPORT, f"{REPORT} --draws 100", intervals),
@@ -292,6 +305,8 @@ CHECKS: dict[tuple[str, str], Check] = {
     **STUDIES,
     **REPORTS,
     **TABULAR,
+    ("list", "kind"): differ("list encoders", "list methods", printed),
+    ("list", "name"): differ("list encoders impala", "list encoders {wide}", printed),
     ("bench", "name"): _bench,
     ("bench", "quick"): _bench,
     ("demo", "out"): _demo,
