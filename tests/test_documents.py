@@ -60,6 +60,7 @@ SMALLER = {
     "study status": "",
     "report": "--draws 100 --features first",
     "report --paper": "",
+    "list": "",
 }
 LEARNED = [name for name in method_names() if name != "random"]
 FILLED = {"GAME": ["breakout"], "S": ["1"], "STEPS": ["40"], "BACKUP": ["mean", "max"], "NAME": LEARNED}
@@ -76,6 +77,7 @@ ELSEWHERE = {
     "pvn tabular --map maze.txt --out maze": "tests/tabular/test_command.py::test_page",
     "docs/adding-a-method.md": "tests/pretrain/test_adding_a_method.py::test_the_example_learns_and_resumes",
     "docs/adding-an-indicator.md": "tests/indicators/test_registry.py::test_the_document_s_indicator_works",
+    "docs/adding-an-environment.md": "tests/envs/test_adding_an_environment.py::test_walks_by_hand",
     "docs/tabular.md": "tests/tabular/test_docs.py::test_code_prints_what_the_page_says",
 }
 EXEMPT = {
@@ -135,6 +137,15 @@ def _encoder() -> None:
     _pvn("pretrain --data data/breakout --out runs/pvn --tasks 3 --steps 2 --batch-size 8")
 
 
+def _own_file(document: str, name: str) -> Callable[[], None]:
+    """The file that a document is about: its first snippet."""
+
+    def write() -> None:
+        Path(name).write_text(next(block.text for block in blocks(document) if block.language == "python"))
+
+    return write
+
+
 def _own_method() -> None:
     """The method of the document about adding one."""
     (block,) = blocks("docs/adding-a-method.md")
@@ -147,6 +158,14 @@ GIVEN: dict[str, list[Callable[[], None]]] = {
     "docs/online.md": [_encoder],
     "docs/results.md": [_studies],
     "docs/studies.md": [_studies, _encoder, _own_method],
+    **{
+        f"docs/{page}.md": [_own_file(f"docs/{page}.md", name)]
+        for page, name in (
+            ("adding-an-environment", "rooms.py"),
+            ("adding-an-encoder", "wide.py"),
+            ("adding-an-indicator", "bright_pixel.py"),
+        )
+    },
 }
 
 
@@ -338,6 +357,7 @@ COMPLETE = {
     "report": "x",
     "bench": "x",
     "demo": "",
+    "list": "",
 }
 STANDS_FOR = {
     "GAME": "breakout",

@@ -247,6 +247,7 @@ def test_an_environment_or_an_encoder_of_a_users_file_is_named_again(modules, ho
         change(hostile / "pretrain/encoder/config.json", encoder=name)
         assert main(f"online --encoder {hostile}/pretrain --out {hostile}/new".split()) == 2
         assert "(--code path/to/" in one_line(capsys)
+        change(hostile / "online/config.json", config__encoder=str(hostile / "pretrain"))
         assert main(f"evaluate {hostile}/online --episodes 1".split()) == 2
         assert "(--code path/to/" in one_line(capsys)
         change(hostile / "dqn/config.json", config__encoder=name, config__env="minatar/breakout")
@@ -262,7 +263,7 @@ def test_an_environment_or_an_encoder_of_a_users_file_is_named_again(modules, ho
         main(f"data info {hostile}/data".split())
         small = "--method random --encoder minatar"
         assert main(f"pretrain {small} --data {hostile}/data --out {tmp_path}/r{len(name)}".split()) == 0
-        assert main(f"report {hostile}/online --out {tmp_path}/page --draws 100".split()) == 0
+        main(f"report {hostile}/online {hostile}/dqn --out {tmp_path}/page --draws 100".split())
         capsys.readouterr()
     assert not ran(modules, "spy")
     with pytest.raises(UserError, match="defines none of"):
