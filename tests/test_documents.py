@@ -163,7 +163,7 @@ GIVEN: dict[str, list[Callable[[], None]]] = {
         for page, name in (
             ("adding-an-environment", "rooms.py"),
             ("adding-an-encoder", "wide.py"),
-            ("adding-an-indicator", "bright_pixel.py"),
+            ("adding-an-indicator", "pixel.py"),
         )
     },
 }

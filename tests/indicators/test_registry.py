@@ -29,7 +29,7 @@ def _names_are_put_back() -> object:
 def test_the_document_s_indicator_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     definition, use = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(), flags=re.DOTALL)
     monkeypatch.chdir(tmp_path)
-    Path("bright_pixel.py").write_text(definition)
+    Path("pixel.py").write_text(definition)
     names: dict[str, object] = {}
     exec(use, names)
     rewards, indicator, obs = names["rewards"], names["indicator"], names["obs"]
