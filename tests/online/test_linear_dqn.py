@@ -207,7 +207,8 @@ def test_what_the_line_says_of_options_that_are_switches_or_unlimited(tmp_path):
 def test_evaluation_plays_what_was_trained_in_also_when_a_default_has_changed(encoder, tmp_path, monkeypatch):
     config = OnlineConfig(encoder=str(encoder), out=tmp_path / "r", steps=8, replay_min=5, replay_size=9)
     run = train_online(config, quiet=True)
-    monkeypatch.setitem(minatar.DEFAULTS, "sticky", 0.5)
+    usual = minatar.MinAtar.__init__.__defaults__
+    monkeypatch.setattr(minatar.MinAtar.__init__, "__defaults__", (usual[0], 0.5, *usual[2:]))
     assert make("minatar/breakout").options["sticky"] == 0.5
     assert evaluate_run(EvaluateConfig(run, 1), quiet=True)["env_options"]["sticky"] == 0.1
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from protovalue.envs.atari import DEFAULTS as ATARI
+from protovalue.envs.registry import resolve
 from protovalue.errors import UserError
 from protovalue.evaluate.config import EvaluateConfig
 from protovalue.nets.encoders import make_encoder
@@ -56,8 +56,9 @@ def test_the_paper_s_table_of_the_online_phase():
     assert (paper.head, paper.double, paper.prioritised) == ("dqn", False, False), "Update rule"
     assert paper.hidden == (), "Number of layers: 1 (linear)"
     assert paper.steps == 3_750_000, "Number of agent steps"
-    assert ATARI["frameskip"] == 4, "Frame skip"
-    assert paper.steps * ATARI["frameskip"] == 15_000_000, "Total frames"
+    frameskip = resolve("atari/Pong")["frameskip"]
+    assert frameskip == 4, "Frame skip"
+    assert paper.steps * frameskip == 15_000_000, "Total frames"
     assert (paper.epsilon, paper.epsilon_start) == (0.01, 0.01), "Train epsilon"
     assert EvaluateConfig(OUT).epsilon == 0.001, "Evaluation epsilon"
     assert paper.n_step == 1, "n step"
