@@ -22,6 +22,7 @@ from protovalue.data.config import CollectConfig
 from protovalue.data.dataset import open_dataset
 from protovalue.data.sampler import Prefetcher
 from protovalue.nets.memory import keep_freed_memory
+from protovalue.presets import resolved
 from protovalue.pretrain import loop
 from protovalue.pretrain.base import Method
 from protovalue.pretrain.methods import method_class, method_names
@@ -45,7 +46,7 @@ def make(variant: str, folder: Path, game: str) -> Method:
     data.load(1 << 30)
     kept = {"cache": folder.parent / "cache"} if name in ("pvn", "cumulants") else {}
     config = cls.Config(out=folder, data=(folder,), **kept, **SETTINGS[game], **changes)
-    return cls(cls.resolve(config, game), data, data.observation_shape, "cpu")
+    return cls(resolved(config, game), data, data.observation_shape, "cpu")
 
 
 def worker(variant: str, folder: Path, game: str) -> None:

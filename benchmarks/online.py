@@ -19,8 +19,8 @@ from protovalue.online.agent import Agent, Rule
 from protovalue.online.config import AgentConfig, DqnConfig, OnlineConfig
 from protovalue.online.dqn import Dqn
 from protovalue.online.loop import Loop, Room
-from protovalue.online.presets import resolve
 from protovalue.online.replay import Batch, Layout, Replay
+from protovalue.presets import resolved
 from protovalue.runs import Run
 
 
@@ -81,7 +81,7 @@ def timed(owner: Any, name: str, part: str, watch: dict[str, float]) -> None:
 def online_config(env: str, encoder: str, seeds: int) -> OnlineConfig:
     """Return the settings of a run that is only measured."""
     config = OnlineConfig(env=env, out=Path("unused"), encoder=encoder, seeds=f"0-{seeds - 1}", replay_size=2_000)
-    return resolve(config, linear_dqn.PRESETS)
+    return resolved(config, config.env)
 
 
 class Table(dict[str, float]):
@@ -196,7 +196,7 @@ def against_sb3(result: Table, seconds: float, repeats: int) -> None:
             return obs[0, 0].transpose(2, 0, 1).astype(np.uint8)
 
     settings = DqnConfig(env="minatar/breakout", out=Path("unused"), replay_size=10_000, replay_min=100)
-    config = resolve(replace(settings, update_every=1, n_step=1), dqn.PRESETS)
+    config = resolved(replace(settings, update_every=1, n_step=1), settings.env)
     rates: dict[str, list[float]] = {"ours": [], "sb3": []}
     for _ in range(repeats):
         rates["ours"].append(steps_per_second(config, dqn.prepare(config), seconds))

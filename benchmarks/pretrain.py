@@ -33,6 +33,7 @@ from protovalue.data.sampler import Prefetcher, Sampler
 from protovalue.losses import successor_measure_loss
 from protovalue.nets.memory import keep_freed_memory
 from protovalue.nets.statistics import feature_statistics
+from protovalue.presets import resolved
 from protovalue.pretrain import loop
 from protovalue.pretrain.pvn import ProtoValueNetwork, PvnConfig
 from protovalue.runs import Run
@@ -181,9 +182,7 @@ class Ours:
             batch_size=batch,
             tasks_per_module=100 if tasks == 1000 else 10,
         )
-        resolved = ProtoValueNetwork.resolve(config, data.env_id)
-        assert isinstance(resolved, PvnConfig)
-        return resolved
+        return resolved(config, data.env_id)
 
     @property
     def shape(self) -> tuple[int, ...]:

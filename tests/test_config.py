@@ -16,8 +16,8 @@ from protovalue.data.config import (
 from protovalue.demo import DemoConfig
 from protovalue.envs.options import EnvOptions
 from protovalue.errors import UserError
+from protovalue.presets import resolved
 from protovalue.pretrain.config import PretrainConfig
-from protovalue.pretrain.methods import method_class
 from protovalue.pretrain.pvn import PvnConfig
 from protovalue.report.config import ReportConfig
 from protovalue.study.config import StudyPlanConfig, StudyRunConfig
@@ -93,7 +93,7 @@ def test_the_range_of_a_setting(config: type[Any], name: str, good: list[Any], b
         (PvnConfig, {"indicator": "mine.py", "tasks_per_module": 3}, "--tasks-per-module"),
         (PvnConfig, {"indicator": "mine.py", "rni_network": "dqn"}, "--rni-network"),
         (PvnConfig, {"indicator": "hash", "rni_output": "linear"}, "--rni-output"),
-        (PvnConfig, {"target_every": 3, "target_ema": 0.5}, "--target-every"),
+        (PvnConfig, {"target_every": 3, "target_ema": 0.5}, "--target-ema"),
         (ReportConfig, {"features": "none", "mds": "metric"}, "--mds"),
         (ReportConfig, {"runs": (), "paper": True, "features": "first"}, "--features"),
         (ReportConfig, {"runs": (), "paper": True, "draws": 100}, "--draws"),
@@ -163,10 +163,9 @@ def test_options_of_an_environment_that_were_given() -> None:
 
 def test_what_a_preset_leaves_unset_where_it_does_not_apply(tmp_path: Path) -> None:
     """The recorded settings hold no value that nobody looked at."""
-    cls = method_class("pvn")
 
-    def resolved(**given: Any) -> Any:
-        return cls.resolve(PvnConfig(out=tmp_path, **given), "minatar/breakout")
+    def settings(**given: Any) -> Any:
+        return resolved(PvnConfig(out=tmp_path, **given), "minatar/breakout")
 
     own = ("burn_in", "normalize", "tasks_per_module", "rni_network", "rni_output", "target_ema", "target_every")
     expected = {
@@ -179,4 +178,4 @@ def test_what_a_preset_leaves_unset_where_it_does_not_apply(tmp_path: Path) -> N
         ),
     }  # fmt: skip
     for given, values in expected.items():
-        assert tuple(getattr(resolved(**dict(given)), name) for name in own) == values
+        assert tuple(getattr(settings(**dict(given)), name) for name in own) == values

@@ -16,8 +16,8 @@ from protovalue.errors import UserError
 from protovalue.evaluate.episodes import load_agent
 from protovalue.files import read_json, size_and_crc, write_json
 from protovalue.online.config import OnlineConfig
-from protovalue.online.linear_dqn import PRESETS, prepare, with_environment
-from protovalue.online.presets import resolve
+from protovalue.online.linear_dqn import prepare, with_environment
+from protovalue.presets import resolved
 from protovalue.report import summary
 from protovalue.report.results import read_results
 from protovalue.study.command import open_study
@@ -133,7 +133,8 @@ def test_the_config_of_an_encoder(made):
     config = OnlineConfig(encoder=str(made / "pretrain"), out=Path("new"))
 
     def begin() -> None:
-        prepare(resolve(with_environment(config), PRESETS))[0].close()
+        known = with_environment(config)
+        prepare(resolved(known, known.env))[0].close()
 
     assert check(made / "pretrain/encoder/config.json", begin, FEW, 1) > FEW / 5
 

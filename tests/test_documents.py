@@ -31,6 +31,7 @@ import torch
 from protovalue import cli
 from protovalue.cli import COMMANDS, main
 from protovalue.data.dataset import open_dataset
+from protovalue.flags import parse
 from protovalue.pretrain.methods import method_class, method_names
 from protovalue.study import command as study_command
 from protovalue.study.file import load_study
@@ -371,7 +372,7 @@ def test_commands_in_sentences_parse(document: str) -> None:
         options = needed[next((i for i, word in enumerate(needed) if word.startswith("--")), len(needed)) :]
         for more in ([], options, needed):  # as it stands, or with what must be there
             try:
-                cli._parse(config, f"pvn {name}", [*given, *more])
+                parse(config, f"pvn {name}", [*given, *more])
                 break
             except cli.UserError as error:
                 problem = error

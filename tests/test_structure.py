@@ -7,8 +7,8 @@ import protovalue
 
 ORDER = [
     "errors", "schema", "user_code", "files", "diary", "interrupt", "processes", "progress", "precision", "config",
-    "envs", "data", "losses", "runs", "nets", "indicators", "encoder", "feature_env", "pretrain", "online", "evaluate",
-    "tabular", "report", "study", "demo", "bench", "cli",
+    "presets", "flags", "envs", "data", "losses", "runs", "nets", "indicators", "encoder", "feature_env", "pretrain",
+    "online", "evaluate", "tabular", "report", "study", "demo", "bench", "cli",
 ]  # fmt: skip
 ROOT = Path(protovalue.__file__).parent
 

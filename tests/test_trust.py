@@ -185,9 +185,11 @@ def test_nothing_is_imported_that_a_data_set_names(modules, hostile, tmp_path, c
     change(hostile / "data/manifest.json", env_id=SPYING, env_options={"stack": 1, "max_steps": None})
     main(f"data info {hostile}/data --picture {tmp_path}/frames.png".split())
     main(f"data verify {hostile}/data".split())
-    small = "--steps 2 --batch-size 4 --tasks 8 --encoder minatar"
+    small = "--steps 2 --batch-size 4 --tasks 8 --architecture minatar"
     assert main(f"pretrain --data {hostile}/data --out {tmp_path}/run {small}".split()) == 0
-    assert main(f"pretrain --method random --data {hostile}/data --encoder minatar --out {tmp_path}/r".split()) == 0
+    assert (
+        main(f"pretrain --method random --data {hostile}/data --architecture minatar --out {tmp_path}/r".split()) == 0
+    )
     capsys.readouterr()
     assert main(f"online --encoder {tmp_path}/run --out {tmp_path}/online".split()) == 2
     assert "--env gym/spy:Screen-v0" in one_line(capsys)
@@ -248,14 +250,14 @@ num_envs = 2
 [pretrain]
 steps = 2
 batch_size = 4
-encoder = "minatar"
+architecture = "minatar"
 [online]
 steps = 12
 replay_min = 5
 [dqn]
 steps = 12
 replay_min = 5
-encoder = "minatar"
+architecture = "minatar"
 [evaluate]
 episodes = 1
 [methods.pvn]

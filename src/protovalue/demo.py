@@ -2,8 +2,10 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import protovalue
+from protovalue.config import PLACE, Settings
 from protovalue.errors import UserError
 from protovalue.evaluate.config import EvaluateConfig
 from protovalue.evaluate.episodes import evaluate_run
@@ -20,13 +22,13 @@ JOBS = 2
 
 
 @dataclass(frozen=True)
-class DemoConfig:
+class DemoConfig(Settings):
     """Show what there is in a few minutes: the tabular theory, collecting, pretraining, playing.
 
     Example: pvn demo --out demo
     """
 
-    out: Path = Path("demo")
+    out: Annotated[Path, PLACE] = Path("demo")
     """Folder for what the demo makes."""
 
 

@@ -12,13 +12,12 @@ from torch import Tensor
 from protovalue.encoder import FrozenEncoder
 from protovalue.envs.registry import make
 from protovalue.nets.encoders import Encoder, make_encoder
-from protovalue.online import linear_dqn
 from protovalue.online.agent import Rule
 from protovalue.online.config import OnlineConfig
 from protovalue.online.dqn import Dqn
 from protovalue.online.linear_dqn import LinearDqn
 from protovalue.online.loop import Loop, train
-from protovalue.online.presets import resolve
+from protovalue.presets import resolved
 from protovalue.pretrain.base import seeded
 from protovalue.runs import read_checkpoint, read_metrics
 
@@ -85,7 +84,7 @@ def config(out: Path, env=CORRIDOR, **changes) -> OnlineConfig:
         "checkpoint_every": 40,
         "keep_replay": True,
     }
-    return resolve(OnlineConfig(env=env, out=out, **{**settings, **changes}), linear_dqn.PRESETS)
+    return resolved(OnlineConfig(env=env, out=out, **{**settings, **changes}), env)
 
 
 def run(settings: OnlineConfig) -> Path:

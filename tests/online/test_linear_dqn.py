@@ -22,7 +22,7 @@ from protovalue.online.agent import Rule
 from protovalue.online.config import OnlineConfig
 from protovalue.online.dqn import Dqn
 from protovalue.online.linear_dqn import LinearDqn, find_encoder, train_online, with_environment
-from protovalue.online.presets import resolve
+from protovalue.presets import resolved
 from protovalue.pretrain.base import seeded
 from protovalue.runs import read_run
 from tests.online.rigged import one_hot
@@ -253,7 +253,7 @@ def test_stored_features_serve_for_all(double):
 )
 def test_agents_are_made_as_the_config_says(encoder, changes, kind, dtype):
     config = with_environment(OnlineConfig(encoder=str(encoder), out=Path("x"), seeds="0-1", **changes))
-    env, agent, recorded = linear_dqn.prepare(resolve(config, linear_dqn.PRESETS))
+    env, agent, recorded = linear_dqn.prepare(resolved(config, config.env))
     assert type(agent) is kind
     obs, _ = env.reset(seed=0)
     items, _ = agent.items(obs)
@@ -266,10 +266,11 @@ def test_agents_are_made_as_the_config_says(encoder, changes, kind, dtype):
 
 def test_a_run_is_found_from_anywhere(encoder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    config = resolve(with_environment(OnlineConfig(encoder="encoder", out=Path("x"))), linear_dqn.PRESETS)
+    config = with_environment(OnlineConfig(encoder="encoder", out=Path("x")))
+    config = resolved(config, config.env)
     assert linear_dqn.prepare(config)[2]["encoder"] == str(tmp_path / "encoder")
     config = OnlineConfig(encoder="random:minatar:1", env="minatar/breakout", out=Path("x"))
-    assert linear_dqn.prepare(resolve(config, linear_dqn.PRESETS))[2]["encoder"] == "random:minatar:1"
+    assert linear_dqn.prepare(resolved(config, config.env))[2]["encoder"] == "random:minatar:1"
 
 
 def test_random_encoders_are_those_of_their_seed():

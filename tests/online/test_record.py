@@ -30,7 +30,7 @@ def config(folder, **changes):
         "update_every": 4,
         "seeds": "3",
     }
-    return DqnConfig(out=folder / "run", data=folder / "data", **{**settings, **changes})
+    return DqnConfig(out=folder / "run", record=folder / "data", **{**settings, **changes})
 
 
 def test_the_data_set_is_what_the_agent_lived_through(tmp_path, monkeypatch):
@@ -107,7 +107,7 @@ def test_a_recording_killed_at_its_very_end_is_still_completed(tmp_path, monkeyp
 
 
 def test_an_environment_without_a_state_cuts_its_episode(tmp_path, monkeypatch):
-    settings = {"env": "gym/Corridor-v0", "encoder": "nature", "replay_min": 149}
+    settings = {"env": "gym/Corridor-v0", "architecture": "nature", "replay_min": 149}
     killed_at(monkeypatch, [61])
     with pytest.raises(Killed):
         train_dqn(config(tmp_path, **settings), quiet=True)
@@ -137,7 +137,7 @@ def test_collect_with_a_dqn(tmp_path, capsys):
 
 
 def test_mistakes(tmp_path, capsys):
-    with pytest.raises(UserError, match="--data: found it with seeds 0-1, expected one seed"):
+    with pytest.raises(UserError, match="--record: found it with seeds 0-1, expected one seed"):
         config(tmp_path, seeds="0-1")
     assert main(f"collect minatar/breakout --policy dqn --num-envs 4 --out {tmp_path}/x".split()) == 2
     assert "--num-envs: found 4, expected 1 with dqn" in capsys.readouterr().err

@@ -24,7 +24,7 @@ from tests.options.world import (
 BASE = {
     "online": "online --encoder random:minatar:1 --env gym/Loud-v0 --out {out} --steps 60 --replay-min 20 "
     "--learning-rate 0.01",
-    "dqn": "dqn --encoder minatar --env gym/Loud-v0 --out {out} --steps 60 --replay-min 20 --learning-rate 0.01 "
+    "dqn": "dqn --architecture minatar --env gym/Loud-v0 --out {out} --steps 60 --replay-min 20 --learning-rate 0.01 "
     "--update-every 2",
 }
 C51 = "--head c51"
@@ -147,8 +147,8 @@ def _other_game(world: World) -> None:
     refused(f"{BASE['online']} --other-game", "--other-game: found it with random:minatar:1")(world)
 
 
-def _data(world: World) -> None:
-    ran = world.good(f"{BASE['dqn']} --data {{out}}-data")
+def _record(world: World) -> None:
+    ran = world.good(f"{BASE['dqn']} --record {{out}}-data")
     assert open_dataset(ran.out.with_name(f"{ran.out.name}-data")).num_transitions == 60
 
 
@@ -156,7 +156,7 @@ def _stages(world: World) -> None:
     refused(f"{BASE['dqn']} --stages 3", "--stages: found 3")(world)
     found = []
     for flags in ("", "--stages 3"):
-        ran = world.good(f"{BASE['dqn']} --data {{out}}-data {flags}")
+        ran = world.good(f"{BASE['dqn']} --record {{out}}-data {flags}")
         found.append(set(open_dataset(ran.out.with_name(f"{ran.out.name}-data")).checkpoints.tolist()))
     assert len(found[0]) > 3
     assert found[1] == {0, 1, 2}
@@ -177,9 +177,11 @@ ONLINE: dict[str, Check] = {
     "other_game": _other_game,
 }
 DQN: dict[str, Check] = {
-    "encoder": differ(BASE["dqn"], BASE["dqn"].replace("--encoder minatar", "--encoder nature"), learned),
+    "architecture": differ(
+        BASE["dqn"], BASE["dqn"].replace("--architecture minatar", "--architecture nature"), learned
+    ),
     "width": differ(BASE["dqn"], f"{BASE['dqn']} --width 2", learned),
-    "data": _data,
+    "record": _record,
     "stages": _stages,
 }
 

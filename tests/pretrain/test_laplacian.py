@@ -26,14 +26,14 @@ def data(tmp_path_factory):
 @pytest.fixture
 def config(data, tmp_path):
     return LaplacianConfig(
-        out=tmp_path / "run", data=(data.folders[0].path,), encoder="minatar", steps=600, batch_size=128,
+        out=tmp_path / "run", data=(data.folders[0].path,), architecture="minatar", steps=600, batch_size=128,
         learning_rate=3e-3, dimensions=3, beta=2.0, ahead=0.0, threads=1,
     )  # fmt: skip
 
 
 def test_loss_by_hand(data, config, table):
     """Attraction over the batch's pairs and repulsion over all pairs of different rows, one pair at a time."""
-    method = made(replace(config, encoder=table, batch_size=6, beta=2.0), data)
+    method = made(replace(config, architecture=table, batch_size=6, beta=2.0), data)
     f = np.random.default_rng(0).normal(size=(16, 3)).astype(np.float32)
     with torch.no_grad():
         method.head.weight.copy_(torch.from_numpy(f.T))

@@ -297,7 +297,7 @@ def test_the_card_by_hand(config, data, tmp_path):
     ]
     (command,) = [line for line in lines if line.startswith("pvn pretrain")]
     assert command == (
-        f"pvn pretrain --out '{folder}' --data {data} --encoder minatar --width 1 --steps 2 --batch-size 16 "
+        f"pvn pretrain --out '{folder}' --data {data} --architecture minatar --width 1 --steps 2 --batch-size 16 "
         "--learning-rate 0.001 --precision float32 --threads 1 --log-every 3 --checkpoint-every 5 --tasks 7 "
         "--proportion 0.05 --normalize yes --tasks-per-module 10 --rni-network dqn "
         "--rni-output linear --target-every 3"
@@ -390,11 +390,11 @@ def test_damaged_or_missing_encoders(config, tmp_path, monkeypatch):
         ("--out R --data D --proportion 0", "--proportion: found 0.0, expected more than 0 and less than 1"),
         ("--out R --data D --proportion 1.5", "--proportion"),
         ("--out R --data D --gamma 1", "--gamma: found 1.0, expected at least 0 and less than 1"),
-        ("--out R --data D --encoder nature --env minatar/breakout", "--env: found together with --data"),
+        ("--out R --data D --architecture nature --env minatar/breakout", "--env: found together with --data"),
         ("--out R --data D --indicator hash --normalize yes", "--normalize: found yes, expected it only with"),
         ("--out R --data D --indicator hash --tasks-per-module 5", "--tasks-per-module"),
         ("--out R --data D --burn-in 500", "--burn-in: found 500, expected it only with --threshold sgd"),
-        ("--out R --data D --target-every 5 --target-ema 0.9", "--target-every: found 5, expected either it or"),
+        ("--out R --data D --target-every 5 --target-ema 0.9", "--target-ema: found 0.9, expected either it or"),
         ("--out R --data D --indicator hsah", "unknown indicator 'hsah': did you mean 'hash'?"),
         ("--out R --data D --device cuda", "--device: found cuda, expected cpu"),
     ],

@@ -46,7 +46,7 @@ def data(tmp_path_factory):
 def config(request, data, tmp_path):
     kind, settings = CONFIGS[request.param]
     return kind(
-        out=tmp_path / "run", data=(data.folders[0].path,), encoder="minatar", batch_size=16, steps=1, threads=1,
+        out=tmp_path / "run", data=(data.folders[0].path,), architecture="minatar", batch_size=16, steps=1, threads=1,
         log_every=1, **settings,
     )  # fmt: skip
 

@@ -20,7 +20,7 @@ from protovalue.online.agent import Agent
 from protovalue.online.config import DqnConfig, OnlineConfig
 from protovalue.online.draws import EVALUATE, Draws, environment_seeds
 from protovalue.online.loop import config_from, own_tensors
-from protovalue.online.presets import resolve
+from protovalue.presets import resolved
 from protovalue.progress import ProgressBar
 from protovalue.runs import read_checkpoint, read_run, restoring
 
@@ -133,13 +133,15 @@ def load_agent(run: Path, num_envs: int) -> tuple[Env, Agent, tuple[int, ...], i
     recorded = read_run(run)["config"]
     kind = recorded.get("kind")
     if kind == "online":
-        online = resolve(config_from(OnlineConfig, recorded, out=run), linear_dqn.PRESETS)
+        online = config_from(OnlineConfig, recorded, out=run)
+        online = resolved(online, online.env)
         env, agent, now = linear_dqn.prepare(online)
         seeds = online.seed_list()
         if now["encoder_checksum"] != recorded.get("encoder_checksum"):
             raise UserError(f"{run}: {online.encoder} is not the encoder that the run was trained on any more")
     elif kind == "dqn":
-        config = resolve(config_from(DqnConfig, recorded, out=run), dqn.PRESETS)
+        config = config_from(DqnConfig, recorded, out=run)
+        config = resolved(config, config.env)
         env, agent, _ = dqn.prepare(config)
         seeds = config.seed_list()
     else:

@@ -16,66 +16,10 @@ from protovalue.nets.encoders import Encoder, make_encoder
 from protovalue.online.agent import Agent, Rule
 from protovalue.online.config import DqnConfig
 from protovalue.online.loop import choose_device, print_summary, recorded_fields, train
-from protovalue.online.presets import Presets, resolve
 from protovalue.online.record import Recorder
 from protovalue.online.replay import Batch
+from protovalue.presets import resolved
 from protovalue.pretrain.base import seeded
-
-PRESETS: Presets = {
-    # Dopamine's DQN. Its target network is copied every 8,000 agent steps: with an update every 4 steps, 2,000 updates.
-    ("paper", "*"): {
-        "encoder": "nature",
-        "steps": 50_000_000,
-        "epsilon": 0.01,
-        "epsilon_start": 1.0,
-        "epsilon_steps": 250_000,
-        "n_step": 1,
-        "learning_rate": 6.25e-5,
-        "max_gradient_norm": 0.0,
-        "replay_min": 20_000,
-        "replay_size": 1_000_000,
-        "update_every": 4,
-        "target_every": 2_000,
-        "log_every": 10_000,
-        "checkpoint_every": 50_000,
-    },
-    ("paper", "minatar"): {"encoder": "minatar", "threads": 1},
-    ("small", "*"): {
-        "encoder": "nature",
-        "steps": 1_000_000,
-        "epsilon": 0.01,
-        "epsilon_start": 1.0,
-        "epsilon_steps": 100_000,
-        "n_step": 1,
-        "learning_rate": 1e-4,
-        "max_gradient_norm": 10.0,
-        "replay_min": 10_000,
-        "replay_size": 100_000,
-        "update_every": 4,
-        "target_every": 1_000,
-        "log_every": 5_000,
-        "checkpoint_every": 25_000,
-    },
-    ("small", "minatar"): {
-        "encoder": "minatar",
-        "steps": 300_000,
-        "n_step": 3,
-        "learning_rate": 1e-3,
-        "update_every": 2,
-        "target_every": 500,
-        "threads": 1,
-    },
-    # In Asterix learning often from few transitions overfits: values explode and the policy stays random
-    # (docs/online.md). So: few updates, large batches, nothing forgotten, one-step returns.
-    ("small", "minatar/asterix"): {
-        "n_step": 1,
-        "double": True,
-        "batch_size": 256,
-        "update_every": 32,
-        "target_every": 40,
-        "replay_size": 300_000,
-    },
-}
 
 
 class Dqn(Agent):
@@ -132,14 +76,12 @@ class Dqn(Agent):
 
 def train_dqn(config: DqnConfig, quiet: bool = False) -> Path:
     """Train DQN end to end as `config` says, or continue to; return the run folder."""
-    config = resolve(config, PRESETS)
+    config = resolved(config, config.env)
     import_module_of(config.env)
     env, agent, recorded = prepare(config)
-    if config.data is None:
+    if config.record is None or config.stages is None:
         return train(config, recorded, env, agent, quiet=quiet)
-    assert config.steps is not None
-    assert config.stages is not None
-    recorder = Recorder(config.data, env, config.steps, config.stages, config.seed_list()[0])
+    recorder = Recorder(config.record, env, config.steps, config.stages, config.seed_list()[0])
     return train(config, recorded, env, agent, recorder, quiet)
 
 
@@ -152,8 +94,7 @@ def prepare(config: DqnConfig) -> tuple[Env, Agent, dict[str, Any]]:
     """Make the environments and the agents of a resolved config, and what identifies the run."""
     seeds = config.seed_list()
     env = make(config.env, len(seeds), **config.options.given())
-    assert config.encoder is not None
     shape = env.single_observation_space.shape
-    encoders = [make_encoder(config.encoder, shape, config.width, seeded(seed, 0)) for seed in seeds]
+    encoders = [make_encoder(config.architecture, shape, config.width, seeded(seed, 0)) for seed in seeds]
     agent = Dqn(Rule.of(config), seeds, env.num_actions, encoders, device=choose_device(config))
     return env, agent, {**recorded_fields(config, env), "kind": "dqn"}

@@ -23,46 +23,9 @@ from protovalue.online.agent import Agent, Rule
 from protovalue.online.config import OnlineConfig
 from protovalue.online.dqn import Dqn
 from protovalue.online.loop import choose_device, print_summary, recorded_fields, train
-from protovalue.online.presets import Presets, resolve
 from protovalue.online.replay import Batch
+from protovalue.presets import resolved
 from protovalue.pretrain.base import seeded
-
-PRESETS: Presets = {
-    # The paper's table of online hyperparameters. 3.75M agent steps are 15M frames. The copy of the target network
-    # every 2,000 updates is from the reference code: the paper does not say.
-    ("paper", "*"): {
-        "steps": 3_750_000,
-        "epsilon": 0.01,
-        "epsilon_steps": 0,
-        "n_step": 1,
-        "learning_rate": 6.25e-5,
-        "max_gradient_norm": 10.0,
-        "replay_min": 2_000,
-        "replay_size": 1_000_000,
-        "update_every": 1,
-        "target_every": 2_000,
-        "feature_scale": "none",
-        "log_every": 10_000,
-        "checkpoint_every": 50_000,
-    },
-    ("small", "*"): {
-        "steps": 100_000,
-        "epsilon": 0.01,
-        "epsilon_start": 1.0,
-        "epsilon_steps": 10_000,
-        "n_step": 1,
-        "learning_rate": 2.5e-4,
-        "max_gradient_norm": 10.0,
-        "replay_min": 1_000,
-        "replay_size": 100_000,
-        "update_every": 1,
-        "target_every": 500,
-        "feature_scale": "rms",
-        "log_every": 1_000,
-        "checkpoint_every": 10_000,
-    },
-    ("small", "minatar"): {"steps": 60_000, "learning_rate": 5e-4, "target_every": 250, "threads": 1},
-}
 
 RANDOM = "random:"
 
@@ -105,7 +68,8 @@ class LinearDqn(Agent):
 def train_online(config: OnlineConfig, quiet: bool = False) -> Path:
     """Train agents on a frozen encoder as `config` says, or continue to; return the run folder."""
     import_module_of(config.env)  # as given: one that the encoder's file names is not
-    config = resolve(with_environment(config), PRESETS)
+    config = with_environment(config)
+    config = resolved(config, config.env)
     env, agent, recorded = prepare(config)
     if not quiet and (other := other_options(config.encoder, env)):
         print(other, file=sys.stderr)

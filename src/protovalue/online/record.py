@@ -103,7 +103,7 @@ def collect_command(config: CollectConfig) -> None:
 
     agent = config.out.with_name(f"{config.out.name}-agent")
     dqn = DqnConfig(
-        env=config.env, out=agent, data=config.out, steps=config.steps, seeds=str(config.seed), options=config.options
+        env=config.env, out=agent, record=config.out, steps=config.steps, seeds=str(config.seed), options=config.options
     )
     train_dqn(dqn)
     data = open_dataset(config.out)

@@ -1,11 +1,12 @@
 """Behaviour cloning: the encoder learns to tell which action the data's policy took."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
 
+from protovalue.config import SUBJECT
 from protovalue.data.dataset import Dataset
 from protovalue.losses import cloning_loss
 from protovalue.nets.layers import Dense
@@ -22,7 +23,7 @@ class BcConfig(PretrainConfig):
     It learns what the policy that made the data looked at. From uniformly random actions there is nothing to learn.
     """
 
-    method: str = "bc"
+    method: Annotated[str, SUBJECT] = "bc"
 
 
 class BehaviourCloning(Method):

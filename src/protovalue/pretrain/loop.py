@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from protovalue.config import require
+from protovalue.config import flag, names_where, require
 from protovalue.data.dataset import Dataset, open_dataset
 from protovalue.data.sampler import Prefetcher, Sampler
 from protovalue.encoder import save_encoder
@@ -21,6 +21,7 @@ from protovalue.interrupt import stop_on_interrupt
 from protovalue.nets.memory import keep_freed_memory
 from protovalue.nets.statistics import feature_statistics
 from protovalue.precision import Precision
+from protovalue.presets import resolved
 from protovalue.pretrain.base import Method, Sample
 from protovalue.pretrain.config import PretrainConfig
 from protovalue.pretrain.methods import method_class
@@ -28,19 +29,6 @@ from protovalue.progress import ProgressBar
 from protovalue.runs import Checkpoint, Run, config_fields, read_run, restoring
 
 PROBE_SIZE = 512  # observations, fixed for a data set or an environment, on which features are looked at
-# What may differ when a run is resumed: where things lie and how it is computed, not what is computed.
-MAY_CHANGE = (
-    "out",
-    "data",
-    "holdout",
-    "cache",
-    "steps",
-    "device",
-    "threads",
-    "memory",
-    "log_every",
-    "checkpoint_every",
-)
 
 
 def pretrain_command(config: PretrainConfig) -> None:
@@ -61,13 +49,13 @@ def pretrain(config: PretrainConfig, quiet: bool = False) -> Path:
     cls = method_class(config.method)
     _refuse_unused(config, cls)
     data, env_id, observation_shape = _experience(config, cls)
-    config = cls.resolve(config, env_id)
+    config = resolved(config, env_id)
     device = _device(config)
     if config.threads:
         torch.set_num_threads(config.threads)
     config = replace(config, threads=torch.get_num_threads(), precision=_precision(config, device))
     recorded = {**config_fields(config), "data_checksum": data.checksum if data else None}
-    with Run.open(config.out, recorded, MAY_CHANGE) as run:
+    with Run.open(config.out, recorded, names_where(cls.Config, lambda role: role.may_change)) as run:
         method = cls(config, data, observation_shape, device).to(device)
         optimizer = _optimizer(method, config)
         step = 0
@@ -86,10 +74,8 @@ def pretrain(config: PretrainConfig, quiet: bool = False) -> Path:
         options = data.env_options if data else make(env_id).options
         about = {"env_id": env_id, "env_options": options, "method": config.method, "config": recorded}
         about["summary"] = summary
-        assert config.encoder is not None
-        assert config.width is not None
         card = _card(config, data, env_id, summary)
-        save_encoder(run.path / "encoder", method.encoder, config.encoder, config.width, about, card)
+        save_encoder(run.path / "encoder", method.encoder, config.architecture, config.width, about, card)
         run.finish(summary)
     return config.out
 
@@ -100,7 +86,7 @@ def _refuse_unused(config: PretrainConfig, cls: type[Method]) -> None:
     for one in fields(config):
         value = getattr(config, one.name)
         good = one.name not in unused or value == one.default
-        require(good, f"--{one.name.replace('_', '-')}", value, "it only where something is learned")
+        require(good, flag(one.name), value, "it only where something is learned")
 
 
 def _experience(config: PretrainConfig, cls: type[Method]) -> tuple[Dataset | None, str, tuple[int, ...]]:
@@ -136,7 +122,6 @@ def _optimizer(method: Method, config: PretrainConfig) -> torch.optim.Adam | Non
     parameters = [parameter for parameter in method.parameters() if parameter.requires_grad]
     if method.steps() == 0:
         return None
-    assert config.learning_rate is not None
     return torch.optim.Adam(parameters, config.learning_rate, (0.9, 0.999), config.adam_epsilon, fused=True)
 
 
@@ -262,7 +247,7 @@ def _card(config: PretrainConfig, data: Dataset | None, env_id: str, summary: di
     lines = [
         f"# Encoder for {env_id}: {config.method}",
         "",
-        f"{summary['num_features']} features of a {config.encoder} encoder of width {config.width}, trained for",
+        f"{summary['num_features']} features of a {config.architecture} encoder of width {config.width}, trained for",
         f"{summary['steps']:,} steps with the method `{config.method}` of protovalue.",
         "",
         "```python",

@@ -9,6 +9,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from protovalue.config import TRAINING, marked
 from protovalue.data.config import CollectConfig, ImportDqnReplayConfig, ImportMinariConfig, ImportRluConfig
 from protovalue.data.dataset import open_dataset
 from protovalue.envs.options import EnvOptions
@@ -20,6 +21,7 @@ from protovalue.online.config import DqnConfig, OnlineConfig
 from protovalue.pretrain.config import PretrainConfig
 from protovalue.pretrain.methods import method_class, method_names
 from protovalue.pretrain.pvn import PvnConfig
+from protovalue.pretrain.random import RandomConfig
 from protovalue.study.lines import Source
 from protovalue.study.settings import build, check_keys, field_names, settings
 
@@ -31,14 +33,8 @@ IMPORTS: dict[str, type[Any]] = {
     "minari": ImportMinariConfig,
 }
 DATA_KINDS = ("collect", *IMPORTS, "folder")
-# What the study fills in by itself, so that a file cannot set it.
-PRETRAIN_MANAGED = ("out", "data", "env", "method", "cache", "seed", "threads", "holdout")
-AGENT_MANAGED = ("out", "env", "seeds", "encoder", "threads", "replay_dir", "data", "other_game")
-DQN_MANAGED = ("out", "env", "seeds", "threads", "replay_dir", "data", "stages")
-EVALUATE_MANAGED = ("run", "env", "out", "video", "num_envs")
-IMPORT_MANAGED = ("out", "source", "game", "env")
 METHOD_KEYS = ("method", "title", "env")  # of a method's table, beside its settings
-RANDOM_KEEPS = ("preset", "encoder", "width", "device")  # all that a random initialisation depends on
+RANDOM_KEEPS = field_names(RandomConfig) - marked(RandomConfig, TRAINING)  # all that it depends on
 NAME, NAME_TEXT = r"[A-Za-z0-9][A-Za-z0-9._-]*", "letters, digits and -._, with a letter or digit first"
 PLACE = Path("folder")  # stands for folders while settings are checked
 
@@ -185,7 +181,7 @@ def parse_study(source: Source, stem: str) -> Study:
     given = _given(source, ["env"], values.get("env", {}), _names(source, values))
     environments = {env: _variant(source, env, own) for env, own in given.items()}
     methods = _methods(source, values, given)
-    pretrain = settings(source, ["pretrain"], values.get("pretrain", {}), PretrainConfig, PRETRAIN_MANAGED)
+    pretrain = settings(source, ["pretrain"], values.get("pretrain", {}), PretrainConfig)
     widths, tasks = _numbers(source, values, "widths", 1), _numbers(source, values, "tasks", 0)
     seeds = _seeds(source, values)
     _refuse_unused(source, values, methods, tasks, seeds)
@@ -203,11 +199,9 @@ def parse_study(source: Source, stem: str) -> Study:
         threads=_numbers(source, {"threads": [values.get("threads", 1)]}, "threads", 1)[0] or 1,
         normalise=_normalise(source, values, environments, methods),
         pretrain=pretrain,
-        online=settings(source, ["online"], values.get("online", {}), OnlineConfig, AGENT_MANAGED),
-        dqn=settings(
-            source, ["dqn"], {k: v for k, v in values.get("dqn", {}).items() if k != "seeds"}, DqnConfig, DQN_MANAGED
-        ),
-        evaluate=settings(source, ["evaluate"], values.get("evaluate", {}), EvaluateConfig, EVALUATE_MANAGED),
+        online=settings(source, ["online"], values.get("online", {}), OnlineConfig),
+        dqn=settings(source, ["dqn"], {k: v for k, v in values.get("dqn", {}).items() if k != "seeds"}, DqnConfig),
+        evaluate=settings(source, ["evaluate"], values.get("evaluate", {}), EvaluateConfig),
     )
     _check_configs(source, study)
     _refuse_overridden(source, values, given, collected=study.data is not None and study.data.kind == "collect")
@@ -251,7 +245,7 @@ def _given(source: Source, path: Sequence[str], table: Any, names: Sequence[str]
             raise source.error([*path, key], unknown("environment", key, names))
 
     def read(path: Sequence[str], table: Mapping[str, Any]) -> Given:
-        checked = settings(source, path, table, EnvOptions, ())
+        checked = settings(source, path, table, EnvOptions)
         return {name: (value, (*path, name)) for name, value in checked.items()}
 
     shared = read(path, {key: value for key, value in table.items() if key not in single})
@@ -303,9 +297,9 @@ def _methods(source: Source, values: Mapping[str, Any], given: Mapping[str, Give
         except UserError as error:
             better = error if method.endswith(".py") else unknown("method", method, [*method_names(), DQN])
             raise source.error([*path, "method"], better) from None
-        known = set(RANDOM_KEEPS) if method == RANDOM else field_names(config, PRETRAIN_MANAGED)
+        known = RANDOM_KEEPS if method == RANDOM else field_names(config)
         check_keys(source, path, own, known.union(METHOD_KEYS))
-        checked = settings(source, path, own, config, PRETRAIN_MANAGED)
+        checked = settings(source, path, own, config)
         if issubclass(config, PvnConfig) and "indicator" in checked:
             _check_indicator(source, path, checked["indicator"])
         entries.append(MethodEntry(name, title, method, checked, _code(method, checked), environments))
@@ -472,9 +466,8 @@ def _data(
         if policy not in ("random", DQN):
             raise source.error(["data", "policy"], unknown("policy", str(policy), ("random", DQN)))
         if policy == DQN:
-            managed = tuple(name for name in DQN_MANAGED if name != "stages")
-            return Data(kind, settings(source, path, table, DqnConfig, managed), DQN)
-        return Data(kind, settings(source, path, table, CollectConfig, ("env", "out", "policy", "seed")))
+            return Data(kind, settings(source, path, table, DqnConfig, ["stages"]), DQN)
+        return Data(kind, settings(source, path, table, CollectConfig))
     key = "folder" if kind == "folder" else "source"
     found = table.pop(key, None)
     templates = tuple(found if isinstance(found, list) else [found])
@@ -491,7 +484,7 @@ def _data(
     if kind == "folder":
         check_keys(source, path, table, ("kind", "folder"))
         return Data(kind, {}, "", templates, _checksums(source, templates, environments, seeds))
-    return Data(kind, settings(source, path, table, IMPORTS[kind], IMPORT_MANAGED), "", templates)
+    return Data(kind, settings(source, path, table, IMPORTS[kind]), "", templates)
 
 
 def fill(template: str, env: str, seed: int) -> str:
@@ -557,7 +550,7 @@ def _check_configs(source: Source, study: Study) -> None:
         paths = {name: ["data", name] for name in study.data.settings}
         if study.data.kind == "collect":
             config: type[Any] = DqnConfig if study.data.policy == DQN else CollectConfig
-            recording = {"data": PLACE} if study.data.policy == DQN else {}
+            recording = {"record": PLACE} if study.data.policy == DQN else {}
             build(source, paths, config, {**place, **recording, **study.data.settings})
         elif study.data.kind in IMPORTS:
             build(source, paths, IMPORTS[study.data.kind], {"out": PLACE, "source": ("x",), **study.data.settings})
