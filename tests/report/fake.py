@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from protovalue.report.cells import CellResult
 from protovalue.report.model import (
     Aggregate,
     Cost,
@@ -19,7 +20,7 @@ from protovalue.report.model import (
     Spread,
     Table,
 )
-from protovalue.report.results import Cell, Missing, Results
+from protovalue.report.results import Missing, Results
 
 ENVS = ("minatar/breakout", "minatar/space_invaders")
 PVN, RANDOM, DQN = "PVN (RNI)", "Random <init> & frozen", "DQN"
@@ -39,11 +40,11 @@ BEST = {(ENVS[0], PVN), (ENVS[1], RANDOM)}
 SECONDS = {PVN: 3725.0, RANDOM: 62.0, DQN: 7322.0}
 
 
-def cell(env: str, method: str, seed: int) -> Cell:
+def cell(env: str, method: str, seed: int) -> CellResult:
     """One encoder with two agents that lie evenly around the mean of its method."""
     mean = MEANS[env, method][0]
     end_to_end = method == DQN
-    return Cell(
+    return CellResult(
         env=env,
         method=method,
         width=1,

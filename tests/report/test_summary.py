@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from protovalue.report import summary
-from protovalue.report.results import Cell, Missing, Results
+from protovalue.report.cells import CellResult
+from protovalue.report.results import Missing, Results
 
 A, B = "minatar/breakout", "minatar/freeway"
 
@@ -15,7 +16,7 @@ A, B = "minatar/breakout", "minatar/freeway"
 def cell(method, env, returns, seed=0, family="pvn", tasks=None, width=1, curve=None, steps=(100.0, 200.0)):
     kind = "dqn" if family == "dqn" else "online"
     curve = np.tile(np.asarray(returns, float)[:, None], (1, len(steps))) if curve is None else np.array(curve, float)
-    return Cell(
+    return CellResult(
         env, method, width, tasks, 0, None if kind == "dqn" else seed, tuple(range(len(returns))),
         np.array(returns, float), 10, 200, np.array(steps, float), curve, Path(f"{method}-{seed}"), None, None,
         {"kind": kind, "method": family},

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from protovalue.study import measure
+from protovalue.study.folder import histories
 from protovalue.study.measure import LARGE, SIZES, select, small_study
 from protovalue.study.plan import Stage, plan, regression_rate
 from protovalue.study.rates import (
@@ -21,7 +22,6 @@ from protovalue.study.rates import (
     remember,
     remembered,
 )
-from protovalue.study.state import histories
 from tests.study.helpers import TINY, parse
 
 ROOT = Path("runs/x")

@@ -14,7 +14,7 @@ from protovalue.files import make_folder, write_json
 from protovalue.processes import one_thread
 from protovalue.progress import ProgressBar
 from protovalue.report import figures, summary, tables
-from protovalue.report.cells import THEN
+from protovalue.report.cells import THEN, CellResult
 from protovalue.report.config import ReportConfig
 from protovalue.report.galleries import Looked, look
 from protovalue.report.model import (
@@ -31,7 +31,8 @@ from protovalue.report.model import (
 )
 from protovalue.report.page import write_page
 from protovalue.report.paper import paper_report
-from protovalue.report.results import Cell, Results, read_results
+from protovalue.report.reading import read_results
+from protovalue.report.results import Results
 from protovalue.report.summary import Scale
 
 MANY = 12  # methods, beyond which figures with a colour for each cannot be read
@@ -326,7 +327,7 @@ def _runs(score: GameScore) -> str:
     return f"{encoders} x {score.agents} agents" if score.agents > 1 else f"{encoders} x 1 agent"
 
 
-def _about_versions(cells: Sequence[Cell]) -> Iterator[str]:
+def _about_versions(cells: Sequence[CellResult]) -> Iterator[str]:
     """Say which versions made the runs, if there are several."""
     for name in ("protovalue", "torch", "ale-py", "minatar", "gymnasium"):
         keys = (f"version.{name}", f"encoder.pretrained with {name}")

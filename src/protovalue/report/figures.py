@@ -19,8 +19,9 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from protovalue.evaluate.aggregate import Profile
 from protovalue.files import make_folder, write_atomic
+from protovalue.report.cells import CellResult
 from protovalue.report.model import STATISTIC_TITLES, STATISTICS, Aggregate, Estimate, Gallery, GameScore
-from protovalue.report.results import Cell, Results
+from protovalue.report.results import Results
 from protovalue.report.summary import ScalingPoint, training_curve
 
 # Okabe and Ito's palette, safe for colour-blind readers, without the yellow that white paper swallows.
@@ -77,14 +78,14 @@ def save(figure: Figure, folder: Path, name: str) -> tuple[Path, Path]:
     return paths
 
 
-def stands_on(cells: Sequence[Cell]) -> str:
+def stands_on(cells: Sequence[CellResult]) -> str:
     """Say how many runs `cells` are, such as "3 encoders x 3 agents per game"; end-to-end agents apart."""
     parts = []
     for end_to_end in (False, True):
         own = [cell for cell in cells if (cell.settings.get("kind") == "dqn") == end_to_end]
         if not own:
             continue
-        groups: dict[tuple[str, str], list[Cell]] = {}
+        groups: dict[tuple[str, str], list[CellResult]] = {}
         for cell in own:
             groups.setdefault((cell.method, cell.env), []).append(cell)
         if end_to_end:

@@ -31,9 +31,9 @@ from protovalue.evaluate.features import (
 from protovalue.online.agent import Agent
 from protovalue.online.linear_dqn import find_encoder
 from protovalue.progress import ProgressBar
-from protovalue.report.cells import read_evaluation
+from protovalue.report.cells import EVALUATION, CellResult, read_evaluation
 from protovalue.report.model import Embedding, FeatureNumbers, Gallery, Spread
-from protovalue.report.results import EVALUATION, Cell, Results
+from protovalue.report.results import Results
 from protovalue.runs import read_run
 
 STATES = 300  # of a trajectory that are drawn
@@ -126,7 +126,7 @@ def look(results: Results, which: Which = "all", quiet: bool = False, scaling: S
     return Looked(tuple(galleries), tuple(features), tuple(dict.fromkeys(notes)))
 
 
-def _chosen(results: Results, env: str, method: str, which: Which) -> list[Cell]:
+def _chosen(results: Results, env: str, method: str, which: Which) -> list[CellResult]:
     cells = sorted(results.of(method, env), key=lambda cell: (cell.pretraining_seed or 0, cell.data_seed or 0))
     return cells[:1] if which == "first" else cells
 
@@ -159,7 +159,7 @@ def _play(results: Results, env: str, notes: list[str]) -> tuple[Trajectory, str
     return longest, player if longest.complete else f"{player}, cut after {STEPS:,} steps"
 
 
-def _lenses(cell: Cell, env: Env, first: bool) -> list[_Lens]:
+def _lenses(cell: CellResult, env: Env, first: bool) -> list[_Lens]:
     """Return what sees: the cell's encoder, or the networks of its end-to-end agents."""
     if cell.settings.get("kind") == "dqn":
         game, agent, seeds, _ = load_agent(cell.run, 1)

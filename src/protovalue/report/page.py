@@ -13,9 +13,9 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from protovalue.files import write_atomic
+from protovalue.report.cells import CellResult
 from protovalue.report.explorer import Explorer, explorer, time_colours
 from protovalue.report.model import STATISTIC_TITLES, STATISTICS, Estimate, GameScore, Picture, Report, Spread
-from protovalue.report.results import Cell
 from protovalue.report.wording import MINUS, duration, headline, interval, number, plural
 
 LIMIT = 10_000_000  # bytes of a page
@@ -223,8 +223,8 @@ def _spread(spread: Spread | None) -> Number:
     return Number(number(spread.mean), f"{low} to {high}" if ranged else "", spread.mean)
 
 
-def _cells_by_env(cells: Iterable[Cell]) -> dict[str, list[Cell]]:
-    grouped: dict[str, list[Cell]] = {}
+def _cells_by_env(cells: Iterable[CellResult]) -> dict[str, list[CellResult]]:
+    grouped: dict[str, list[CellResult]] = {}
     for cell in cells:
         grouped.setdefault(cell.env, []).append(cell)
     return grouped
@@ -234,26 +234,26 @@ def _setting(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
-def _values(cells: Iterable[Cell], name: str) -> str:
+def _values(cells: Iterable[CellResult], name: str) -> str:
     """All values that a setting takes in these cells."""
     found = dict.fromkeys(_setting(cell.settings[name]) for cell in cells if name in cell.settings)
     return " / ".join(found)
 
 
-def _setting_names(cells: Iterable[Cell]) -> list[str]:
+def _setting_names(cells: Iterable[CellResult]) -> list[str]:
     return sorted({name for cell in cells for name in cell.settings} - {"kind"})
 
 
-def _is_shared(cells: Sequence[Cell], name: str) -> bool:
+def _is_shared(cells: Sequence[CellResult], name: str) -> bool:
     return all(name in cell.settings for cell in cells) and " / " not in _values(cells, name)
 
 
-def _shared_settings(cells: Sequence[Cell]) -> list[tuple[str, str]]:
+def _shared_settings(cells: Sequence[CellResult]) -> list[tuple[str, str]]:
     """What holds for all cells."""
     return [(name, _values(cells, name)) for name in _setting_names(cells) if _is_shared(cells, name)]
 
 
-def _differing_settings(cells: Sequence[Cell], methods: Sequence[str]) -> dict[str, Any]:
+def _differing_settings(cells: Sequence[CellResult], methods: Sequence[str]) -> dict[str, Any]:
     """What does not hold for all cells, by method."""
     names = [name for name in _setting_names(cells) if not _is_shared(cells, name)]
     own = {method: [cell for cell in cells if cell.method == method] for method in methods}
@@ -270,7 +270,7 @@ def _untimed(report: Report) -> str:
     return " and ".join(parts)
 
 
-def _time_by_method(cells: Sequence[Cell], methods: Sequence[str]) -> list[tuple[str, int, float]]:
+def _time_by_method(cells: Sequence[CellResult], methods: Sequence[str]) -> list[tuple[str, int, float]]:
     """Method, number of its cells whose time is known, and their time together."""
     known = {
         name: [cell.seconds for cell in cells if cell.method == name and cell.seconds is not None] for name in methods

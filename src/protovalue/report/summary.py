@@ -17,8 +17,9 @@ from protovalue.evaluate.aggregate import (
     mean_interval,
     profile_with_interval,
 )
+from protovalue.report.cells import CellResult
 from protovalue.report.model import STATISTIC_TITLES, Aggregate, GameScore
-from protovalue.report.results import Cell, Results
+from protovalue.report.results import Results
 
 Array = NDArray[np.float64]
 SEED = 0  # of the bootstrap: the same runs give the same report
@@ -206,7 +207,7 @@ def improvements(scores: Mapping[str, Mapping[str, Array]], draws: int) -> dict[
     }
 
 
-def training_curve(cells: Sequence[Cell], points: int, separate: bool = False) -> TrainingCurve | None:
+def training_curve(cells: Sequence[CellResult], points: int, separate: bool = False) -> TrainingCurve | None:
     """Average the training curves of cells: over time into `points` parts, over agents, then over encoders.
 
     Args:
@@ -319,11 +320,11 @@ def ablations(
     }
 
 
-def _is_random(cell: Cell) -> bool:
+def _is_random(cell: CellResult) -> bool:
     return cell.settings.get("method") == "random"
 
 
-def _network(cell: Cell) -> tuple[object, int]:
+def _network(cell: CellResult) -> tuple[object, int]:
     return cell.settings.get("encoder.architecture"), cell.width
 
 

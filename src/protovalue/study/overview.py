@@ -8,11 +8,12 @@ from protovalue.files import locked
 from protovalue.study.command import duration, open_study
 from protovalue.study.config import StudyPlanConfig, StudyStatusConfig
 from protovalue.study.file import Study
+from protovalue.study.folder import STUDY, History, histories, read_events
 from protovalue.study.measure import measurable, measure
 from protovalue.study.plan import Plan, Stage
 from protovalue.study.rates import Estimate, Rates, estimates, known_rates, remember
 from protovalue.study.schedule import log_name, makespan
-from protovalue.study.state import STUDY, History, histories, is_done, read_events
+from protovalue.study.state import is_done
 
 
 def study_status(config: StudyStatusConfig) -> None:

@@ -19,8 +19,8 @@ from protovalue.files import read_json, write_json
 from protovalue.indicators.precompute import default_cache
 from protovalue.nets.encoders import make_encoder
 from protovalue.schema import checked
+from protovalue.study.folder import History, histories, read_events
 from protovalue.study.plan import Stage
-from protovalue.study.state import History, histories, read_events
 
 FINISHED, MEASURED = "finished stages of this study", "short runs on this machine"
 _WIDTH = re.compile(r" x(\d+) ")

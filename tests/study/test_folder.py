@@ -8,9 +8,8 @@ import zlib
 import pytest
 
 from protovalue.cli import main
-from protovalue.diary import Events, read_diary
-from protovalue.study import state
-from protovalue.study.state import histories, read_events
+from protovalue.study import folder as study_folder
+from protovalue.study.folder import Events, histories, read_diary, read_events
 
 STUDY = """
 environments = ["minatar/breakout"]
@@ -89,7 +88,7 @@ def test_status_and_plan_of_a_study_with_a_damaged_diary(tmp_path, capsys, caplo
     (tmp_path / "study.toml").write_text(STUDY)
     (tmp_path / "out").mkdir()
     write(tmp_path / "out", "\x00\x01", '{"stage": "x", "event": "start"}')
-    state._warn.cache_clear()
+    study_folder._warn.cache_clear()
     with caplog.at_level(logging.WARNING):
         assert main(f"study status {tmp_path}/study.toml --out {tmp_path}/out".split()) == 0
         assert main(f"study plan {tmp_path}/study.toml --out {tmp_path}/out --measure no".split()) == 0
