@@ -16,8 +16,8 @@ from protovalue.envs.registry import make
 from protovalue.errors import UserError
 from protovalue.evaluate.episodes import load_agent
 from protovalue.evaluate.features import (
+    ProbeStates,
     Scaling,
-    States,
     Trajectory,
     effective_rank,
     features_of,
@@ -187,7 +187,7 @@ def _embed(method: str, encoder: str, features: NDArray[np.float32], scaling: Sc
     return Embedding(method, encoder, plane.points / (furthest or 1.0), plane.stress)
 
 
-def _measure(along: NDArray[np.float32], wide: NDArray[np.float32], states: States) -> _Measured:
+def _measure(along: NDArray[np.float32], wide: NDArray[np.float32], states: ProbeStates) -> _Measured:
     """Measure features along a trajectory and over a random policy's states."""
     variables = state_variables(states.observations)
     probe = None
