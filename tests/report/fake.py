@@ -18,7 +18,7 @@ from protovalue.report.model import (
     Picture,
     Report,
     Spread,
-    Table,
+    TableFiles,
 )
 from protovalue.report.results import Missing, Results
 
@@ -100,7 +100,7 @@ def gallery(env: str) -> Gallery:
     )
 
 
-def picture(folder: Path, name: str, env: str | None = None) -> Picture:
+def picture(folder: Path, section: str, name: str, env: str | None = None) -> Picture:
     """A figure that is a rectangle."""
     (folder / f"{name}.svg").write_text(
         '<svg xmlns="http://www.w3.org/2000/svg" width="640" height="240"><rect x="20" y="20" width="600" height="200" '
@@ -108,15 +108,15 @@ def picture(folder: Path, name: str, env: str | None = None) -> Picture:
     )
     (folder / f"{name}.png").write_bytes(frame(3))
     caption = f"What {name} shows, over 2 encoders of 2 agents."
-    return Picture(name, f"Figure {name}", caption, folder / f"{name}.png", folder / f"{name}.svg", env)
+    return Picture(section, name, f"Figure {name}", caption, folder / f"{name}.png", folder / f"{name}.svg", env)
 
 
-def table(folder: Path, name: str) -> Table:
+def table(folder: Path, name: str) -> TableFiles:
     """A table in three empty files."""
     files = [folder / f"{name}.{ending}" for ending in ("md", "csv", "tex")]
     for file in files:
         file.touch()
-    return Table(name, f"Table {name}", "", *files)
+    return TableFiles(name, f"Table {name}", "", *files)
 
 
 def report(folder: Path) -> Report:
@@ -140,7 +140,6 @@ def report(folder: Path) -> Report:
         GameScore(
             env, method, Estimate(*mean), Estimate(mean[0] / 50, mean[1] / 50, mean[2] / 50),
             encoders=1 if (env, method) == (ENVS[1], PVN) else 2, agents=1 if method == DQN else 2, episodes=100,
-            best=(env, method) in BEST,
         )
         for (env, method), mean in MEANS.items()
     )  # fmt: skip
@@ -156,19 +155,22 @@ def report(folder: Path) -> Report:
         for method in (PVN, RANDOM)
     )
     names = [
-        ("aggregates", None),
-        ("profiles", None),
-        ("games", None),
-        *((f"curves-{i}", env) for i, env in enumerate(ENVS)),
+        ("aggregates", "aggregates", None),
+        ("profile", "profiles", None),
+        ("games", "games", None),
+        *(("curves", f"curves-{i}", env) for i, env in enumerate(ENVS)),
+        *(("mds", f"mds-{i}", env) for i, env in enumerate(ENVS)),
     ]
     return Report(
         results=results,
+        draws=2000,
         colours={PVN: "#0072b2", RANDOM: "#e69f00", DQN: "#333333"},
         scale="A normalised score is 0 for uniformly random actions and 1 for end-to-end DQN.",
         per_game=per_game,
+        scores={},
         aggregates=aggregates,
         features=features,
-        pictures=tuple(picture(folder, name, env) for name, env in [*names, ("mds-0", ENVS[0]), ("mds-1", ENVS[1])]),
+        pictures=tuple(picture(folder, *name) for name in names),
         tables=(table(folder, "per-game"),),
         galleries=tuple(gallery(env) for env in ENVS),
         notes=("one note & another",),

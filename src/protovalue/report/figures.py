@@ -17,10 +17,11 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from protovalue.evaluate.aggregate import Profile
+from protovalue.evaluate.aggregate import LESS_IS_BETTER, Profile
 from protovalue.files import make_folder, write_atomic
 from protovalue.report.cells import CellResult
 from protovalue.report.model import STATISTIC_TITLES, STATISTICS, Aggregate, Estimate, Gallery, GameScore
+from protovalue.report.numbers import TIMES
 from protovalue.report.results import Results
 from protovalue.report.summary import ScalingPoint, training_curve
 
@@ -33,7 +34,7 @@ PALETTE = (
 END_TO_END_COLOUR = "#3b3f46"
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 LINES: tuple[Any, ...] = ("-", "--", "-.", (0, (5, 1, 1, 1, 1, 1)))
-TIMES, TAU = "\N{MULTIPLICATION SIGN}", "\N{GREEK SMALL LETTER TAU}"
+TAU = "\N{GREEK SMALL LETTER TAU}"
 INK, GREY, GRID = "#22262b", "#59636e", "#e4e6ea"
 STYLE: Any = {
     "font.size": 10.5,
@@ -121,7 +122,7 @@ def aggregates_figure(
             if np.isfinite(estimate.low):
                 axes.barh(y, estimate.high - estimate.low, 0.62, estimate.low, color=_tint(shade, 0.4), linewidth=0)
             axes.plot([estimate.point] * 2, [y - 0.31, y + 0.31], color=shade, linewidth=2.4, solid_capstyle="butt")
-        better = "lower is better" if name == "optimality_gap" else "higher is better"
+        better = "lower is better" if name in LESS_IS_BETTER else "higher is better"
         axes.set_title(STATISTIC_TITLES[name])
         axes.set_xlabel(better, color=GREY, fontsize=9.5)
         axes.xaxis.set_major_locator(MaxNLocator(4))

@@ -125,17 +125,11 @@ def _mean_of(agents: Sequence[int]) -> str:
 
 
 def per_game(results: Results, scale: Scale) -> tuple[GameScore, ...]:
-    """Return the mean and Student's interval over encoders of every method in every environment.
-
-    The best is the best of several that compete: a lone method is not.
-    """
-    table, apart = results.scores(), references(results)
+    """Return the mean and Student's interval over encoders of every method in every environment."""
     found = []
+    table = results.scores()
     for env in results.envs:
-        means = {method: float(games[env].mean()) for method, games in table.items() if env in games}
-        rivals = {method: mean for method, mean in means.items() if method not in apart}
-        best = max(rivals.values(), default=float("nan"))
-        for method in means:
+        for method in (name for name, games in table.items() if env in games):
             values = table[method][env]
             normal = mean_interval(scale.apply(env, values)) if env in scale.yardsticks else None
             found.append(
@@ -147,7 +141,6 @@ def per_game(results: Results, scale: Scale) -> tuple[GameScore, ...]:
                     encoders=values.shape[0],
                     agents=values.shape[1],
                     episodes=min(cell.episodes for cell in results.of(method, env)),
-                    best=len(rivals) > 1 and method in rivals and means[method] == best,
                 )
             )
     return tuple(found)
