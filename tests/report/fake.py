@@ -1,11 +1,14 @@
 """A report whose every number was written by hand, for tests of the page."""
 
 import io
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
+from protovalue.evaluate.aggregate import mean_interval
+from protovalue.evaluate.scores import paper_results
 from protovalue.report.cells import CellResult
 from protovalue.report.model import (
     Aggregate,
@@ -180,6 +183,22 @@ def report(folder: Path) -> Report:
         paper={ENVS[0]: {"PVN": 123.4}},
         details={"protovalue": "0.1.0", "bootstrap": {"draws": 2000, "seed": 0}},
     )
+
+
+def of_scores(scores: Mapping[str, Mapping[str, np.ndarray]], references: Sequence[str] = ()) -> Report:
+    """A report that has nothing but returns (P, S) by method and environment, and the paper's numbers beside them."""
+    envs = tuple(dict.fromkeys(env for games in scores.values() for env in games))
+    per_game = tuple(
+        GameScore(env, method, mean_interval(games[env]), None, *games[env].shape, episodes=100)
+        for env in envs
+        for method, games in scores.items()
+        if env in games
+    )
+    return Report(
+        results=Results("made", "Made", "none", tuple(scores), envs, ()), draws=100, colours={}, scale="",
+        per_game=per_game, scores={}, aggregates=(), features=(), galleries=(), notes=(), costs=(),
+        references=tuple(references), paper={env: paper_results(env) for env in envs},
+    )  # fmt: skip
 
 
 def aggregate(method: str, iqm: tuple[float, float, float], gap: float) -> Aggregate:

@@ -28,7 +28,7 @@ PAGE, MDS = "index.html", "mds.json"
 # All that a report may write beside its page: what an earlier one left there and a new one does not have is removed.
 FILES = (
     MDS,
-    *(f"tables/{entry.name}.{end}" for entry in tables.FILES for end in ("md", "csv", "tex")),
+    *(f"tables/{entry.name}.{end}" for entry in tables.IN_FILES for end in ("md", "csv", "tex")),
     *(f"figures/{entry.pattern}.{end}" for entry in FIGURES for end in ("png", "svg")),
 )
 
@@ -107,7 +107,7 @@ def _remove_others(out: Path, written: Sequence[Path]) -> None:
 def _write_tables(report: Report, folder: Path) -> Iterator[TableFiles]:
     """Write every table that has rows in its three formats."""
     make_folder(folder)
-    for entry in tables.FILES:
+    for entry in tables.IN_FILES:
         if entry.rows(report):
             table = entry.for_files(report)
             paths = rendering.write_table(table, folder, entry.name)

@@ -21,7 +21,7 @@ from protovalue.evaluate.aggregate import LESS_IS_BETTER, Profile
 from protovalue.files import make_folder, write_atomic
 from protovalue.report.cells import CellResult
 from protovalue.report.model import STATISTIC_TITLES, STATISTICS, Aggregate, Estimate, Gallery, GameScore
-from protovalue.report.numbers import TIMES
+from protovalue.report.numbers import TIMES, fixed
 from protovalue.report.results import Results
 from protovalue.report.summary import ScalingPoint, training_curve
 
@@ -352,9 +352,9 @@ def mds_figure(gallery: Gallery, smoothness: Mapping[str, float]) -> Figure:
             spine.set(visible=True, color="#d0d4da")
         axes.set_title(_wrapped(embedding.method, 24), fontsize=10.5)
         measured = smoothness.get(embedding.method)
-        said = [f"stress {embedding.stress:.2f}"]
+        said = [f"stress {fixed(embedding.stress, 2)}"]
         if measured is not None and np.isfinite(measured):
-            said.append(f"smoothness {measured:.2f}")
+            said.append(f"smoothness {fixed(measured, 2)}")
         axes.set_xlabel(", ".join(said), fontsize=9, color=GREY)
     for axes in panels[count:]:
         axes.set_visible(False)

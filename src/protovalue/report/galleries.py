@@ -33,6 +33,7 @@ from protovalue.online.linear_dqn import find_encoder
 from protovalue.progress import ProgressBar
 from protovalue.report.cells import EVALUATION, CellResult, read_evaluation
 from protovalue.report.model import Embedding, FeatureNumbers, Gallery, Spread
+from protovalue.report.numbers import short
 from protovalue.report.results import Results
 from protovalue.runs import read_run
 
@@ -143,7 +144,7 @@ def _play(results: Results, env: str, notes: list[str]) -> tuple[Trajectory, str
     best = max(yardstick or cells, key=lambda cell: (float(cell.returns.max()), str(cell.run)))
     agent: Agent | None = None
     run, which = best.place(int(best.returns.argmax()))
-    player = f"the best agent of {best.method} (mean return {best.returns.max():.3g})"
+    player = f"the best agent of {best.method} (mean return {short(best.returns.max())})"
     try:
         game, agent, _, _ = load_agent(run, 1)
         game.close()

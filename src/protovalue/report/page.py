@@ -73,7 +73,7 @@ def _facts(report: Report, folder: Path) -> dict[str, object]:
         "headline": headline(report),
         "counts": _counts(report),
         "colours": {name: _colour(report.colours.get(name)) for name in results.methods},
-        **{entry.name: entry.for_page(report) for entry in tables.PAGE},
+        **{entry.name: entry.for_page(report) for entry in tables.ON_PAGE},
         "methods": list(tables.methods_of(report)),
         "cells": _cells_by_env(results.cells),
         "shared": _shared_settings(results.cells),

@@ -22,8 +22,17 @@ from protovalue.report.checking import (
 from protovalue.report.results import Missing, Results
 from protovalue.runs import CONFIG, DONE, FORMAT, read_run
 from protovalue.schema import parse_json
-from protovalue.study import folder as study_folder
-from protovalue.study.folder import STUDY, Expected, History, StageRecord, StudyRecord, read_study
+from protovalue.study.folder import FORMAT as STUDY_FORMAT
+from protovalue.study.folder import (
+    STUDY,
+    Expected,
+    History,
+    StageRecord,
+    StudyRecord,
+    histories,
+    read_diary,
+    read_study,
+)
 
 DATA = "encoder.data checksum"  # a study has data seeds, and says in its cells which data an encoder learned from
 
@@ -96,8 +105,8 @@ class _StudyReader:
 def _read_study(root: Path) -> Results:
     """Read the cells that a study names; what has no result is listed as missing, with the reason."""
     study = read_study(root)
-    diary = study_folder.read_diary(root)
-    history = study_folder.histories(diary.rows)
+    diary = read_diary(root)
+    history = histories(diary.rows)
     timed = dict.fromkeys(event["stage"] for event in diary.rows if event.get("seconds") is not None)
     titles = tuple(_titles(study))
     reader = _StudyReader(
@@ -222,7 +231,7 @@ def _run_configs(path: Path) -> Iterator[Path]:
         yield path / CONFIG
         return
     for root, _, names in os.walk(path):
-        if STUDY in names and _format(Path(root, STUDY)) == study_folder.FORMAT:
+        if STUDY in names and _format(Path(root, STUDY)) == STUDY_FORMAT:
             raise UserError(f"{root}: found a study among loose runs, expected `pvn report {root}` alone")
         if CONFIG in names and _format(Path(root, CONFIG)) == FORMAT:  # encoders have a config too
             yield Path(root, CONFIG)

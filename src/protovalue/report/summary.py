@@ -19,6 +19,7 @@ from protovalue.evaluate.aggregate import (
 )
 from protovalue.report.cells import CellResult
 from protovalue.report.model import STATISTIC_TITLES, Aggregate, GameScore
+from protovalue.report.numbers import short
 from protovalue.report.results import Results
 
 Array = NDArray[np.float64]
@@ -99,8 +100,8 @@ def _dqn_scale(results: Results) -> Scale:
             notes.append(f"{env} is left out of the aggregates: it has no finished end-to-end DQN")
         elif not dqn.mean() > low:
             notes.append(
-                f"{env} is left out of the aggregates: DQN's mean return, {dqn.mean():.3g}, is not above that of "
-                f"random actions, {low:.3g}"
+                f"{env} is left out of the aggregates: DQN's mean return, {short(dqn.mean())}, is not above that of "
+                f"random actions, {short(low)}"
             )
         else:
             yardsticks[env] = (low, float(dqn.mean()))

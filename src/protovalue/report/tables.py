@@ -255,7 +255,7 @@ FEATURES: TableEntry[FeatureNumbers] = TableEntry(
     ),
 )
 
-FILES: tuple[TableEntry[Any], ...] = (GAMES, AGGREGATES, IMPROVEMENT, FEATURES)
+IN_FILES: tuple[TableEntry[Any], ...] = (GAMES, AGGREGATES, IMPROVEMENT, FEATURES)
 """The tables that are files, in their order."""
-PAGE: tuple[TableEntry[Any], ...] = (*FILES, NORMALISED_GAMES)
+ON_PAGE: tuple[TableEntry[Any], ...] = (*IN_FILES, NORMALISED_GAMES)
 """The tables of the page."""
