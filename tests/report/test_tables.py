@@ -11,7 +11,7 @@ from markdown_it import MarkdownIt
 
 from protovalue.evaluate.aggregate import Estimate
 from protovalue.evaluate.scores import PAPER_TITLES, paper_scores
-from protovalue.report import rendering
+from protovalue.report import command, rendering
 from protovalue.report.model import Aggregate, Spread
 from protovalue.report.table import Column, Number, Table, filled, shown
 from protovalue.report.tables import AGGREGATES, FEATURES, GAMES
@@ -102,6 +102,23 @@ def test_unusual_numbers_of_runs_are_in_the_cell():
     assert [row[1].text for row in table.rows] == ["1.00 [1.00, 1.00]", "1.00 [1.00, 1.00]", f"1.00 (1 {X} 3)"]
     assert table.columns == ("Game", "pvn")  # MinAtar is not in the paper
     assert "One encoder alone gives no interval" in table.note
+
+
+def test_a_game_without_any_result_is_on_the_page_alone():
+    report = fake.of_scores({"a": {"minatar/breakout": np.ones((2, 1))}})
+    report = replace(report, results=replace(report.results, envs=("minatar/freeway", "minatar/breakout")))
+    assert [row[0].text for row in GAMES.for_files(report).rows] == ["breakout"]
+    lines = GAMES.for_page(report).lines
+    assert [(line.of, line.numbers["measured"][0].short) for line in lines] == [
+        ("minatar/freeway", "no result"), ("minatar/breakout", "1.00"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("env", "text"), [("atari/Pong", "1.5"), ("minatar/breakout", "1.50")])
+def test_returns_have_the_same_decimals_in_the_table_and_in_the_terminal(env, text):
+    report = fake.of_scores({"a": {env: np.full((1, 1), 1.5)}})
+    assert GAMES.for_files(report).rows[0][1].text == text
+    assert list(command._headline(report))[1] == f"  a  {text} (no interval)  1 encoder x 1 agent"
 
 
 def test_families_stay_where_they_differ_and_equal_bests_are_all_bold():
