@@ -195,8 +195,10 @@ AGGREGATE_COLUMNS: tuple[Column[Aggregate], ...] = tuple(_statistic(name) for na
 
 
 def _aggregate_runs(row: Aggregate) -> str:
-    what = [plural(row.encoders, "encoder"), plural(row.agents, "agent")]
-    return f" {TIMES} ".join([plural(row.envs, "game"), *([plural(row.encoders, "run")] if row.agents == 1 else what)])
+    runs = [plural(row.encoders, "run")]
+    if row.agents > 1:
+        runs = [plural(row.encoders, "encoder"), plural(row.agents, "agent")]
+    return f" {TIMES} ".join([plural(row.envs, "game"), *runs])
 
 
 def games_counted(report: Report) -> str:
