@@ -19,8 +19,9 @@ from protovalue.online.config import OnlineConfig
 from protovalue.online.linear_dqn import prepare, with_environment
 from protovalue.presets import resolved
 from protovalue.report import summary
-from protovalue.report.results import read_results
+from protovalue.report.reading import read_results
 from protovalue.study.command import open_study
+from protovalue.study.folder import write_study
 from protovalue.study.rates import Rate, rates_file, remember, remembered
 
 FEW = 20  # damages of each file
@@ -59,7 +60,7 @@ def made(tmp_path_factory):
     study, root, laid_out = open_study(folder / "study.toml", folder / "out")
     for stage in laid_out.stages:
         assert main(list(stage.command[1:])) == 0
-    write_json(root / "study.json", laid_out.fields(study))
+    write_study(root, laid_out.fields(study))
     for name in ("data", "pretrain", "online", "dqn"):
         (one,) = (root / name).iterdir()
         (folder / name).symlink_to(one)

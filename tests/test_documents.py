@@ -77,6 +77,9 @@ ELSEWHERE = {
     "pvn tabular --map maze.txt --out maze": "tests/tabular/test_command.py::test_page",
     "docs/adding-a-method.md": "tests/pretrain/test_adding_a_method.py::test_the_example_learns_and_resumes",
     "docs/adding-an-indicator.md": "tests/indicators/test_registry.py::test_the_document_s_indicator_works",
+    "docs/adding-a-report-column.md": (
+        "tests/report/test_adding_a_column.py::test_the_documents_column_is_in_every_format"
+    ),
     "docs/tabular.md": "tests/tabular/test_docs.py::test_code_prints_what_the_page_says",
 }
 EXEMPT = {

@@ -6,9 +6,9 @@ from pathlib import Path
 import protovalue
 
 ORDER = [
-    "errors", "schema", "user_code", "files", "diary", "interrupt", "processes", "progress", "precision", "config",
+    "errors", "schema", "user_code", "files", "interrupt", "processes", "progress", "precision", "config",
     "presets", "flags", "envs", "data", "losses", "runs", "nets", "indicators", "encoder", "feature_env", "pretrain",
-    "online", "evaluate", "tabular", "report", "study", "demo", "bench", "cli",
+    "online", "evaluate", "tabular", "study", "report", "demo", "bench", "cli",
 ]  # fmt: skip
 ROOT = Path(protovalue.__file__).parent
 

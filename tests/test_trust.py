@@ -17,6 +17,7 @@ from protovalue.files import read_json, write_json
 from protovalue.indicators.precompute import load_indicator
 from protovalue.nets.encoders import make_encoder
 from protovalue.study.command import open_study
+from protovalue.study.folder import write_study
 
 SPY = """
 from pathlib import Path
@@ -274,7 +275,7 @@ def test_the_users_own_study_may_name_a_module_and_all_its_commands_work(modules
     for stage in laid_out.stages:
         forget()
         assert main(list(stage.command[1:])) == 0, stage.id
-    write_json(tmp_path / "out/study.json", laid_out.fields(study))
+    write_study(tmp_path / "out", laid_out.fields(study))
     forget()
     assert main(f"report {tmp_path}/out --out {tmp_path}/page --draws 100 --env {SCREEN}".split()) == 0
     assert "cannot be played" not in capsys.readouterr().out

@@ -11,7 +11,7 @@ from protovalue.evaluate.config import EvaluateConfig
 from protovalue.evaluate.episodes import evaluate_run
 from protovalue.report.command import report_command
 from protovalue.report.config import ReportConfig
-from protovalue.report.results import read_results
+from protovalue.report.reading import read_results
 from protovalue.study.command import study_run
 from protovalue.study.config import StudyRunConfig
 from protovalue.tabular.command import tabular

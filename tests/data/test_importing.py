@@ -13,7 +13,7 @@ from protovalue.data.dataset import open_dataset
 from protovalue.data.format import End
 from protovalue.data.importing import (
     Encoded,
-    Plan,
+    ImportPlan,
     Tally,
     Workers,
     atari_manifest,
@@ -170,7 +170,7 @@ def plan(out, files, read=None, **settings):
 
     sources = [source(name, 1_000_000 * len(contents[name])) for name in contents]
     settings = {"source": {"by": "test", "source": "SRC"}, "workers": 1, **settings}
-    return Plan(out=out, manifest=manifest(), files=sources, read=read or read_file, **settings)
+    return ImportPlan(out=out, manifest=manifest(), files=sources, read=read or read_file, **settings)
 
 
 def test_the_episodes_come_in_order_and_are_counted(tmp_path, capsys):

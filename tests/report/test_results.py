@@ -8,7 +8,7 @@ import pytest
 
 from protovalue.errors import UserError
 from protovalue.files import write_json
-from protovalue.report.results import read_results
+from protovalue.report.reading import read_results
 from tests.report import made
 
 ENV = "minatar/breakout"

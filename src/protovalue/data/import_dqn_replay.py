@@ -24,8 +24,8 @@ from protovalue.data.dataset import Dataset
 from protovalue.data.format import End, Manifest
 from protovalue.data.importing import (
     Encoded,
+    ImportPlan,
     Pending,
-    Plan,
     Tally,
     Workers,
     atari_manifest,
@@ -111,7 +111,9 @@ def import_dqn_replay(config: ImportDqnReplayConfig, quiet: bool = False) -> Dat
     chosen = select(config, "dqn-replay", files, _run_of, _number)
     manifest = atari_manifest(game_of(files, config.game), config.actions)
     read = partial(_read_checkpoint, manifest=manifest, proportion=config.proportion)
-    return run_import(Plan(config.out, manifest, chosen.source, chosen.files, read, 1, config.skip_damaged), quiet)
+    return run_import(
+        ImportPlan(config.out, manifest, chosen.source, chosen.files, read, 1, config.skip_damaged), quiet
+    )
 
 
 def import_dqn_replay_command(config: ImportDqnReplayConfig) -> None:

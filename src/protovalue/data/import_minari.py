@@ -26,8 +26,8 @@ from protovalue.data.format import End, Manifest
 from protovalue.data.hdf5 import check_storage, is_array, opened, own, reading
 from protovalue.data.importing import (
     Encoded,
+    ImportPlan,
     Pending,
-    Plan,
     Tally,
     Workers,
     check_actions,
@@ -91,7 +91,7 @@ def import_minari(config: ImportMinariConfig, quiet: bool = False) -> Dataset:
         log.warning("%s: its images are JPEG: the frames are not just those that the agent saw", source["source"])
     read = partial(_read_file, manifest=manifest, spaces=spaces[0])
     workers = config.workers or cpu_count()
-    return run_import(Plan(config.out, manifest, source, files, read, workers, config.skip_damaged), quiet)
+    return run_import(ImportPlan(config.out, manifest, source, files, read, workers, config.skip_damaged), quiet)
 
 
 def import_minari_command(config: ImportMinariConfig) -> None:

@@ -24,8 +24,8 @@ from protovalue.data.format import End, Manifest
 from protovalue.data.importing import (
     WAITING_BYTES,
     Encoded,
+    ImportPlan,
     Pending,
-    Plan,
     Tally,
     Workers,
     atari_manifest,
@@ -76,7 +76,7 @@ def import_rlu(config: ImportRluConfig, quiet: bool = False) -> Dataset:
     skip = config.skip_damaged
     read = partial(_read_file, manifest=manifest, split=chosen.split, proportion=config.proportion, skip=skip)
     workers = config.workers or cpu_count()
-    return run_import(Plan(config.out, manifest, chosen.source, chosen.files, read, workers, skip), quiet)
+    return run_import(ImportPlan(config.out, manifest, chosen.source, chosen.files, read, workers, skip), quiet)
 
 
 def import_rlu_command(config: ImportRluConfig) -> None:

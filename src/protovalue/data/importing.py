@@ -84,7 +84,7 @@ class Position:
 
 
 @dataclass(frozen=True)
-class Plan:
+class ImportPlan:
     """One import: what to read and what the data set is."""
 
     out: Path
@@ -152,7 +152,7 @@ def _begin_worker() -> None:
     end_with_parent()
 
 
-def run_import(plan: Plan, quiet: bool = False) -> Dataset:
+def run_import(plan: ImportPlan, quiet: bool = False) -> Dataset:
     """Import, or continue an import that was interrupted, and return the data set.
 
     The episodes of a plan always come in the same order, so the number of complete ones in the folder is the place to
@@ -210,7 +210,7 @@ def _megabytes(size: int) -> int:
     return -(-size // 1_000_000)
 
 
-def _in_order(plan: Plan, file: Source, tally: Tally, workers: Workers) -> Iterator[Encoded]:
+def _in_order(plan: ImportPlan, file: Source, tally: Tally, workers: Workers) -> Iterator[Encoded]:
     """Yield a file's episodes in their order while later ones are worked on; damage is counted where that is wanted."""
     pending: deque[Pending] = deque()
     with contextlib.closing(plan.read(file, tally, workers)) as episodes:
@@ -242,7 +242,7 @@ def note_damage(error: DamagedError, tally: Tally, skip: bool) -> None:
     log.warning("%s; left out", error)
 
 
-def _position(plan: Plan) -> Position | None:
+def _position(plan: ImportPlan) -> Position | None:
     """Return where to start reading, or None if all is done."""
     if not (plan.out / fmt.MANIFEST).exists():
         return Position()

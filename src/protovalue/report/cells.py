@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,6 +20,7 @@ from protovalue.pretrain.config import PretrainConfig
 from protovalue.pretrain.methods import method_class, method_names
 from protovalue.runs import CONFIG, METRICS, read_metrics, read_run, renamed
 from protovalue.schema import checked
+from protovalue.study.folder import Expected
 
 EVALUATION = "evaluation.json"
 DQN = "dqn"
@@ -33,7 +34,7 @@ Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Cell:
+class CellResult:
     """One pretrained encoder with its linear agents, or one run of end-to-end agents: the unit of statistics."""
 
     env: str
@@ -90,8 +91,8 @@ class Cell:
 
 
 def read_cell(
-    run: Path, encoder: Path | None, expect: Mapping[str, Any] | None = None, seeds: Sequence[int] | None = None
-) -> Cell:
+    run: Path, encoder: Path | None, expect: Expected | None = None, seeds: Sequence[int] | None = None
+) -> CellResult:
     """Read a finished, evaluated run and the encoder that it stands on; what cannot be used is a UserError.
 
     Args:
@@ -103,7 +104,9 @@ def read_cell(
     recorded = read_agents(run)
     config, evaluation = recorded["config"], read_evaluation(run / EVALUATION)
     found = tuple(row["seed"] for row in evaluation["seeds"])
-    reason = why_unlike(evaluation, {"steps": config.get("steps"), **(expect or {})})
+    wanted = expect or Expected()
+    steps_wanted = config.get("steps") if wanted.steps is None else wanted.steps
+    reason = why_unlike(evaluation, replace(wanted, steps=steps_wanted))
     if reason is None and seeds is not None and sorted(found) != sorted(seeds):
         reason = f"evaluated agents of seeds {_listed(found)}, the study says {_listed(seeds)}"
     if reason:
@@ -125,7 +128,7 @@ def read_cell(
         **{f"env.{name}": value for name, value in evaluation.get("env_options", {}).items()},
     }
     steps, curve = _curve(run, found)
-    return Cell(
+    return CellResult(
         env=evaluation["env"],
         method=method,
         width=width,
@@ -227,13 +230,14 @@ def read_agents(run: Path) -> dict[str, Any]:
     return recorded
 
 
-def why_unlike(evaluation: Mapping[str, Any], expect: Mapping[str, Any]) -> str | None:
+def why_unlike(evaluation: Mapping[str, Any], expect: Expected) -> str | None:
     """Say in what an evaluation is not the one that is expected, or None."""
-    if expect.get("steps") not in (None, evaluation["steps"]):
-        return f"evaluated at step {evaluation['steps']:,} of {expect['steps']:,}"
+    if expect.steps not in (None, evaluation["steps"]):
+        return f"evaluated at step {evaluation['steps']:,} of {expect.steps:,}"
     for name in ("episodes", "epsilon", "seed", "env_options"):
-        if name in expect and evaluation.get(name) != expect[name]:
-            return f"evaluated with {name} {evaluation.get(name)}, the study says {expect[name]}"
+        wanted = getattr(expect, name)
+        if wanted is not None and evaluation.get(name) != wanted:
+            return f"evaluated with {name} {evaluation.get(name)}, the study says {wanted}"
     return None
 
 

@@ -19,10 +19,10 @@ from protovalue.progress import ProgressBar
 from protovalue.runs import read_metrics
 from protovalue.study.engine import LocalProcesses
 from protovalue.study.file import DQN, Data, MethodEntry, Seeds, Study
+from protovalue.study.folder import Events, histories, read_events
 from protovalue.study.plan import Plan, Stage, indicator_rate, plan, regression_rate
 from protovalue.study.rates import MEASURED, Rate
 from protovalue.study.schedule import run_stages
-from protovalue.study.state import Events, histories, read_events
 
 
 @dataclass(frozen=True)

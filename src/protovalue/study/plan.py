@@ -18,7 +18,6 @@ from protovalue.runs import config_fields
 from protovalue.study.file import DQN, IMPORTS, RANDOM, RANDOM_KEEPS, MethodEntry, Study, Variant, fill
 from protovalue.study.settings import words
 
-FORMAT, VERSION = "protovalue study", 1
 DIGITS = 8  # hex digits of a content address: 46 games x 1,000 stages collide with a probability below one in a million
 SEED_NAMES = ("indicator_seed", "cumulant_seed")  # of the tasks, where it is not that of the encoder
 
@@ -83,10 +82,8 @@ class Plan:
     random_policy: Mapping[str, str]
 
     def fields(self, study: Study) -> dict[str, Any]:
-        """Return study.json."""
+        """Return what study.json says."""
         return {
-            "format": FORMAT,
-            "version": VERSION,
             "name": study.name,
             "title": study.title,
             "file": study.text,

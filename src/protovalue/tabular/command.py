@@ -8,7 +8,7 @@ from protovalue.progress import ProgressBar
 from protovalue.tabular import experiments, figures, gridworlds
 from protovalue.tabular.config import TabularConfig
 from protovalue.tabular.gridworlds import Walls, World
-from protovalue.tabular.page import Results, write_page
+from protovalue.tabular.page import PageContents, write_page
 
 WORLDS = ("four-rooms", "open", "ring", "chain", "random")
 # Default sizes: near Four Rooms' 104 states, so that the page is quick and pictures are legible.
@@ -52,7 +52,7 @@ def tabular(config: TabularConfig) -> None:
     }
     for name, picture in pictures.items():
         figures.save(picture, config.out / f"{name}.png")
-    results = Results(config, world, exact, examples, descents, counts, by_count, by_size, learned)
+    results = PageContents(config, world, exact, examples, descents, counts, by_count, by_size, learned)
     page = write_page(results, {name: config.out / f"{name}.png" for name in pictures}, config.out / "index.html")
     print(f"wrote {page} and {len(pictures)} pictures beside it")
 
