@@ -6,9 +6,9 @@ from pathlib import Path
 import protovalue
 
 ORDER = [
-    "errors", "schema", "user_code", "files", "diary", "interrupt", "processes", "progress", "precision", "config",
-    "envs", "data", "losses", "runs", "nets", "indicators", "encoder", "feature_env", "pretrain", "online", "evaluate",
-    "tabular", "report", "study", "demo", "bench", "cli",
+    "errors", "schema", "randomness", "user_code", "files", "diary", "interrupt", "processes", "progress", "precision",
+    "config", "envs", "data", "losses", "runs", "nets", "indicators", "encoder", "feature_env", "pretrain", "online",
+    "evaluate", "tabular", "report", "study", "demo", "bench", "cli",
 ]  # fmt: skip
 ROOT = Path(protovalue.__file__).parent
 
@@ -35,7 +35,7 @@ def test_imports_follow_the_flow():
 
 
 def test_tabular_stands_beside_the_deep_code():
-    allowed = {"errors", "files", "processes", "progress", "config", "losses", "tabular"}
+    allowed = {"errors", "randomness", "files", "processes", "progress", "config", "losses", "tabular"}
     for path in (ROOT / "tabular").rglob("*.py"):
         assert imported(path) <= allowed, path.name
 

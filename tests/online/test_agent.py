@@ -13,7 +13,7 @@ from protovalue.online.agent import Agent, Heads, Rule
 from protovalue.online.dqn import Dqn
 from protovalue.online.linear_dqn import LinearDqn
 from protovalue.online.replay import Batch
-from protovalue.pretrain.base import seeded
+from protovalue.randomness import Purpose, seeded
 from tests.online.rigged import STATES, one_hot
 
 RULE = Rule(learning_rate=0.1, adam_epsilon=1e-3, max_gradient_norm=0.0, target_every=1000)
@@ -247,7 +247,9 @@ def test_hidden_layers_by_hand():
 def test_heads_are_drawn_by_seeds_of_their_own():
     """Stream 1,000 of a seed, where its encoder is stream 0: Glorot-uniform kernels, biases of zero."""
     heads = Heads([3], (4, 2))
-    torch.testing.assert_close(heads.weights[0][0], glorot_uniform((2, 4), 4, 2, seeded(3, 1000)), rtol=0, atol=0)
+    torch.testing.assert_close(
+        heads.weights[0][0], glorot_uniform((2, 4), 4, 2, seeded(3, Purpose.HEAD)), rtol=0, atol=0
+    )
     assert heads.weights[0].abs().max() <= 1  # the root of 6 / (4 + 2)
     assert torch.equal(heads.biases[0], torch.zeros(1, 2))
 

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from protovalue.cli import main
-from protovalue.data.sampler import generator_at
 from protovalue.envs.options import EnvOptions
 from protovalue.envs.registry import make
 from protovalue.errors import UserError
@@ -20,6 +19,7 @@ from protovalue.online.agent import Agent, Rule
 from protovalue.online.linear_dqn import LinearDqn
 from protovalue.online.loop import Loop, Room, choose_device, epsilon_at, print_summary, train
 from protovalue.online.replay import LAST, Layout, Replay
+from protovalue.randomness import Purpose, generator_at
 from protovalue.runs import Run, read_checkpoint, read_metrics, read_run
 from tests.online.rigged import Killed, config, killed_at, numbers, one_hot, run
 
@@ -133,10 +133,10 @@ def test_the_batches_are_sampled_by_the_numbers_of_the_seeds(tmp_path, monkeypat
     for number, ((uniform, n_step), (first, second)) in enumerate(zip(sampled, redraws, strict=True)):
         assert n_step == 2
         for s, seed in enumerate((0, 5)):
-            expected = generator_at(seed, 0, 102).random((256, 4))[number]
+            expected = generator_at(seed, Purpose.REPLAY, 0).random((256, 4))[number]
             np.testing.assert_array_equal(uniform[s], expected)
-            np.testing.assert_array_equal(first[s], generator_at(seed, number, 1103).random(3))
-            np.testing.assert_array_equal(second[s], generator_at(seed, number, 2103).random(3))
+            np.testing.assert_array_equal(first[s], generator_at(seed, Purpose.REDRAW, number, 1).random(3))
+            np.testing.assert_array_equal(second[s], generator_at(seed, Purpose.REDRAW, number, 2).random(3))
 
 
 def test_exploration_by_hand(tmp_path, monkeypatch):
@@ -147,7 +147,7 @@ def test_exploration_by_hand(tmp_path, monkeypatch):
         2: [[0.24, 0.7], [0.25, 0.1]],  # epsilon .25 now: halfway down
         3: [[0.0, 0.99], [0.0, 0.99]],  # epsilon 0: never below it
     }
-    monkeypatch.setattr(loop, "Draws", lambda seeds, stream, count: lambda step: np.array(numbers[step]))
+    monkeypatch.setattr(loop, "Draws", lambda seeds, purpose, count: lambda step: np.array(numbers[step]))
     acted, real = [], Replay.add
 
     def add(self, actions, *rest):

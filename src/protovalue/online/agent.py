@@ -17,9 +17,8 @@ from protovalue.losses import categorical_loss, categorical_target, q_loss, q_lo
 from protovalue.nets.layers import glorot_uniform
 from protovalue.online.config import AgentConfig
 from protovalue.online.replay import Batch
-from protovalue.pretrain.base import seeded
+from protovalue.randomness import Purpose, seeded
 
-HEAD = 1_000  # what the generator of a seed's head is for; 0 is an encoder's
 BETAS = (0.9, 0.999)
 
 
@@ -54,7 +53,7 @@ class Heads(nn.Module):
     def __init__(self, seeds: Sequence[int], sizes: Sequence[int]) -> None:
         super().__init__()
         self.weights, self.biases = nn.ParameterList(), nn.ParameterList()
-        generators = [seeded(seed, HEAD) for seed in seeds]
+        generators = [seeded(seed, Purpose.HEAD) for seed in seeds]
         for inputs, outputs in itertools.pairwise(sizes):
             drawn = [glorot_uniform((outputs, inputs), inputs, outputs, generator) for generator in generators]
             self.weights.append(nn.Parameter(torch.stack(drawn)))

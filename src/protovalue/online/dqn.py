@@ -19,7 +19,7 @@ from protovalue.online.loop import choose_device, print_summary, recorded_fields
 from protovalue.online.presets import Presets, resolve
 from protovalue.online.record import Recorder
 from protovalue.online.replay import Batch
-from protovalue.pretrain.base import seeded
+from protovalue.randomness import Purpose, seeded
 
 PRESETS: Presets = {
     # Dopamine's DQN. Its target network is copied every 8,000 agent steps: with an update every 4 steps, 2,000 updates.
@@ -154,6 +154,6 @@ def prepare(config: DqnConfig) -> tuple[Env, Agent, dict[str, Any]]:
     env = make(config.env, len(seeds), **config.options.given())
     assert config.encoder is not None
     shape = env.single_observation_space.shape
-    encoders = [make_encoder(config.encoder, shape, config.width, seeded(seed, 0)) for seed in seeds]
+    encoders = [make_encoder(config.encoder, shape, config.width, seeded(seed, Purpose.ENCODER)) for seed in seeds]
     agent = Dqn(Rule.of(config), seeds, env.num_actions, encoders, device=choose_device(config))
     return env, agent, {**recorded_fields(config, env), "kind": "dqn"}

@@ -25,7 +25,7 @@ from protovalue.online.dqn import Dqn
 from protovalue.online.loop import choose_device, print_summary, recorded_fields, train
 from protovalue.online.presets import Presets, resolve
 from protovalue.online.replay import Batch
-from protovalue.pretrain.base import seeded
+from protovalue.randomness import Purpose, seeded
 
 PRESETS: Presets = {
     # The paper's table of online hyperparameters. 3.75M agent steps are 15M frames. The copy of the target network
@@ -177,7 +177,7 @@ def find_encoder(name: str, env: Env, other_game: bool = False) -> FrozenEncoder
     shape = env.single_observation_space.shape
     if name.startswith(RANDOM):
         architecture, width, seed = parse_random(name)
-        random = make_encoder(architecture, shape, width, seeded(seed, 0))
+        random = make_encoder(architecture, shape, width, seeded(seed, Purpose.ENCODER))
         return FrozenEncoder(random, {"env_id": env.env_id, "method": "random"})
     encoder = load_encoder(Path(name))
     if encoder.observation_shape != shape:

@@ -10,13 +10,11 @@ from torch import Tensor
 
 from protovalue.config import require
 from protovalue.data.dataset import Dataset
-from protovalue.data.sampler import generator_at
 from protovalue.losses import graph_drawing_loss
 from protovalue.nets.layers import Dense
-from protovalue.pretrain.base import Method, Sample, seeded
+from protovalue.pretrain.base import Method, Sample
 from protovalue.pretrain.config import PretrainConfig
-
-STREAM = 2  # of a step's random numbers: how far ahead the second state lies
+from protovalue.randomness import Purpose, generator_at, seeded
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,14 +63,14 @@ class Laplacian(Method):
     ) -> None:
         super().__init__(config, data, observation_shape, device)
         assert config.dimensions is not None
-        self.head = Dense(self.encoder.num_features, config.dimensions, seeded(config.seed, 1))
+        self.head = Dense(self.encoder.num_features, config.dimensions, seeded(config.seed, Purpose.METHOD))
 
     def sample(self, step: int) -> Sample:
         """Return states and, for each, one that follows it in its episode."""
         assert self.config.ahead is not None
         data = self.data
         episode, at = data.locate(self.sampler.indices(step))
-        uniform = generator_at(self.config.seed, step, STREAM).random(len(at))
+        uniform = generator_at(self.config.seed, Purpose.AHEAD, step).random(len(at))
         later = at + steps_ahead(uniform, data.lengths[episode] - at, self.config.ahead)
         first, second = (data.windows(episode, place - data.stack + 1, data.stack) for place in (at, later))
         return {"obs": torch.from_numpy(first), "later": torch.from_numpy(second)}

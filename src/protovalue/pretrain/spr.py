@@ -10,15 +10,14 @@ from torch import Tensor, nn
 
 from protovalue.config import require
 from protovalue.data.dataset import Dataset
-from protovalue.data.sampler import generator_at
 from protovalue.losses import latent_loss
 from protovalue.nets.encoders import Encoder
 from protovalue.nets.layers import Conv, Dense, flatten, planes, renormalize
-from protovalue.pretrain.base import Method, Sample, seeded
+from protovalue.pretrain.base import Method, Sample
 from protovalue.pretrain.config import PretrainConfig
 from protovalue.pretrain.target import TargetNetwork
+from protovalue.randomness import Purpose, generator_at, seeded
 
-STREAM = 1  # of a step's random numbers: augmentation
 # The source's two ways. MinAtar has no pixels to spare: where a piece stands is the state, and a cell is on or off.
 AUGMENTED = {"channels": 64, "shift": 4, "intensity": 0.05, "dropout": 0.0, "target_ema": 0.0, "center": "no"}
 NOT_AUGMENTED = {"shift": 0, "intensity": 0.0, "dropout": 0.5, "target_ema": 0.99}
@@ -111,7 +110,7 @@ class SelfPredictive(Method):
         assert config.width is not None
         assert config.channels is not None
         self.max_gradient_norm = config.max_gradient_norm
-        draw = seeded(config.seed, 1)
+        draw = seeded(config.seed, Purpose.METHOD)
         self.encoder.readout = "projection"
         features, channels = self.encoder.num_features, self.encoder.latent_shape[0]
         self.transition = Transition(channels, self.data.num_actions, config.channels * config.width, draw)
@@ -122,7 +121,7 @@ class SelfPredictive(Method):
         """Return segments, and the random numbers of their augmentation."""
         config = self.config
         segments = self.sampler.segments(step, config.horizon)
-        rng = generator_at(config.seed, step, STREAM)
+        rng = generator_at(config.seed, Purpose.AUGMENTATION, step)
         size = (len(segments.action), config.horizon + 1)  # each observation has its own
         sample = {
             "frames": torch.from_numpy(segments.frames),
