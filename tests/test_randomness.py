@@ -13,7 +13,7 @@ from protovalue import randomness
 from protovalue.randomness import (
     Family,
     Purpose,
-    collecting,
+    collection_seeds,
     entropy,
     environment_seed,
     generator_at,
@@ -145,7 +145,7 @@ def test_a_seed_of_one_s_own_and_its_parts():
 
 
 def test_a_part_of_a_data_set_has_seeds_and_a_policy_of_its_own():
-    seeds, policy = collecting(7, 2, 3)
+    seeds, policy = collection_seeds(7, 2, 3)
     assert seeds.tolist() == [842701051, 693456667, 625235361]
     assert pair(policy) == [3144384105, 1893510002]
 

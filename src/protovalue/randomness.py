@@ -67,7 +67,7 @@ def environment_seed(seed: int, purpose: Purpose, *which: int) -> int:
     return int(sequence.generate_state(1)[0] >> 1)
 
 
-def collecting(seed: int, part: int, num_envs: int) -> tuple[NDArray[np.uint32], np.random.Generator]:
+def collection_seeds(seed: int, part: int, num_envs: int) -> tuple[NDArray[np.uint32], np.random.Generator]:
     """Return the environments' seeds and the policy's generator for one part of a data set."""
     environments, policy = np.random.SeedSequence(seed, spawn_key=(part,)).spawn(2)
     return environments.generate_state(num_envs) >> 1, np.random.default_rng(policy)

@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from protovalue.data.record import Recorder
 from protovalue.envs.base import Env
 from protovalue.envs.registry import import_module_of, make
 from protovalue.nets.encoders import Encoder, make_encoder
@@ -17,7 +18,6 @@ from protovalue.online.agent import Agent, Rule
 from protovalue.online.config import DqnConfig
 from protovalue.online.loop import choose_device, print_summary, recorded_fields, train
 from protovalue.online.presets import Presets, resolve
-from protovalue.online.record import Recorder
 from protovalue.online.replay import Batch
 from protovalue.randomness import Purpose, seeded
 

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from protovalue.config import require
 from protovalue.data.format import End
+from protovalue.data.record import Recorder
 from protovalue.envs.base import Env
 from protovalue.envs.options import EnvOptions
 from protovalue.errors import UserError
@@ -23,7 +24,6 @@ from protovalue.online.agent import Agent
 from protovalue.online.config import AgentConfig
 from protovalue.online.draws import Draws
 from protovalue.online.priorities import Priorities
-from protovalue.online.record import Recorder
 from protovalue.online.replay import Layout, Replay, check_room, gibibytes
 from protovalue.progress import ProgressBar
 from protovalue.randomness import Purpose, environment_seed, generator_at
