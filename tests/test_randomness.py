@@ -146,7 +146,7 @@ def test_a_seed_of_one_s_own_and_its_parts():
 
 def test_a_part_of_a_data_set_has_seeds_and_a_policy_of_its_own():
     seeds, policy = collection_seeds(7, 2, 3)
-    assert seeds.tolist() == [842701051, 693456667, 625235361]
+    assert seeds == [842701051, 693456667, 625235361]
     assert pair(policy) == [3144384105, 1893510002]
 
 

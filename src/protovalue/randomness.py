@@ -67,10 +67,10 @@ def environment_seed(seed: int, purpose: Purpose, *which: int) -> int:
     return int(sequence.generate_state(1)[0] >> 1)
 
 
-def collection_seeds(seed: int, part: int, num_envs: int) -> tuple[NDArray[np.uint32], np.random.Generator]:
+def collection_seeds(seed: int, part: int, num_envs: int) -> tuple[list[int], np.random.Generator]:
     """Return the environments' seeds and the policy's generator for one part of a data set."""
     environments, policy = np.random.SeedSequence(seed, spawn_key=(part,)).spawn(2)
-    return environments.generate_state(num_envs) >> 1, np.random.default_rng(policy)
+    return [int(one) >> 1 for one in environments.generate_state(num_envs)], np.random.default_rng(policy)
 
 
 def numpy_generator(seed: int, *which: int) -> np.random.Generator:
@@ -92,4 +92,4 @@ def throwaway() -> "torch.Generator":
 
 def entropy(count: int) -> NDArray[np.uint64]:
     """Return numbers that nobody can foresee, for environments that were given no seed."""
-    return np.random.SeedSequence().generate_state(count, np.uint64)
+    return np.random.SeedSequence().generate_state(count, np.uint64).astype(np.uint64)

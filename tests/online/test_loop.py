@@ -17,7 +17,7 @@ from protovalue.files import FolderLock, write_json
 from protovalue.online import loop, replay
 from protovalue.online.agent import Agent, Rule
 from protovalue.online.linear_dqn import LinearDqn
-from protovalue.online.loop import Loop, Room, choose_device, epsilon_at, print_summary, train
+from protovalue.online.loop import Loop, Room, epsilon_at, print_summary, train
 from protovalue.online.replay import LAST, Layout, Replay
 from protovalue.randomness import Purpose, generator_at
 from protovalue.runs import Run, read_checkpoint, read_metrics, read_run
@@ -322,27 +322,6 @@ def test_settings_that_do_not_go_together(tmp_path):
         go(counting(tmp_path / "r", n_step=6))
     assert not (tmp_path / "r").exists()
     go(counting(tmp_path / "r", replay_size=6, replay_min=6, n_step=5))
-
-
-def test_the_device_and_its_threads(tmp_path):
-    before = torch.get_num_threads()
-    try:
-        assert choose_device(counting(tmp_path, threads=2)) == "cpu"
-        assert torch.get_num_threads() == 2
-        assert choose_device(counting(tmp_path, device="cpu", threads=1)) == "cpu"
-        assert torch.get_num_threads() == 1
-        assert choose_device(counting(tmp_path)) == "cpu"
-        assert torch.get_num_threads() == 1  # left as it is
-    finally:
-        torch.set_num_threads(before)
-    with pytest.raises(UserError, match="--device: found cuda, expected cpu: PyTorch sees no CUDA device here"):
-        choose_device(counting(tmp_path, device="cuda"))
-
-
-def test_cuda_is_taken_where_there_is_one(tmp_path, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert choose_device(counting(tmp_path)) == choose_device(counting(tmp_path, device="cuda")) == "cuda"
-    assert choose_device(counting(tmp_path, device="cpu")) == "cpu"
 
 
 def test_what_is_printed_at_the_end(tmp_path, capsys):

@@ -11,12 +11,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from protovalue.data.record import Recorder
+from protovalue.device import choose_device
 from protovalue.envs.base import Env
 from protovalue.envs.registry import import_module_of, make
 from protovalue.nets.encoders import Encoder, make_encoder
 from protovalue.online.agent import Agent, Rule
 from protovalue.online.config import DqnConfig
-from protovalue.online.loop import choose_device, print_summary, recorded_fields, train
+from protovalue.online.loop import print_summary, recorded_fields, train
 from protovalue.online.presets import Presets, resolve
 from protovalue.online.replay import Batch
 from protovalue.randomness import Purpose, seeded
@@ -155,5 +156,5 @@ def prepare(config: DqnConfig) -> tuple[Env, Agent, dict[str, Any]]:
     assert config.encoder is not None
     shape = env.single_observation_space.shape
     encoders = [make_encoder(config.encoder, shape, config.width, seeded(seed, Purpose.ENCODER)) for seed in seeds]
-    agent = Dqn(Rule.of(config), seeds, env.num_actions, encoders, device=choose_device(config))
+    agent = Dqn(Rule.of(config), seeds, env.num_actions, encoders, device=choose_device(config.device, config.threads))
     return env, agent, {**recorded_fields(config, env), "kind": "dqn"}

@@ -13,6 +13,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from protovalue.config import flags
+from protovalue.device import choose_device
 from protovalue.encoder import FrozenEncoder, load_encoder
 from protovalue.envs.base import Env
 from protovalue.envs.probe import random_observations
@@ -22,7 +24,7 @@ from protovalue.nets.encoders import ENCODERS, make_encoder
 from protovalue.online.agent import Agent, Rule
 from protovalue.online.config import OnlineConfig
 from protovalue.online.dqn import Dqn
-from protovalue.online.loop import choose_device, print_summary, recorded_fields, train
+from protovalue.online.loop import print_summary, recorded_fields, train
 from protovalue.online.presets import Presets, resolve
 from protovalue.online.replay import Batch
 from protovalue.randomness import Purpose, seeded
@@ -138,16 +140,9 @@ def other_options(encoder: str, env: Env) -> str | None:
     if not differ:
         return None
     collected, played = (", ".join(f"{n} {options[n]}" for n in differ) for options in (data, env.options))
-    flags = " ".join(_flag(name, data[name]) for name in differ if data[name] is not None)
-    change = f" ({flags} to change)" if flags else ""
+    words = [word for name in differ if data[name] is not None for word in flags(name, data[name])]
+    change = f" ({' '.join(words)} to change)" if words else ""
     return f"{encoder}: the data was collected with {collected}; agents play with {played}{change}"
-
-
-def _flag(name: str, value: Any) -> str:
-    flag = name.replace("_", "-")
-    if isinstance(value, bool):
-        return f"--{flag}" if value else f"--no-{flag}"
-    return f"--{flag} {value}"
 
 
 def online_command(config: OnlineConfig) -> None:
@@ -159,7 +154,7 @@ def prepare(config: OnlineConfig) -> tuple[Env, Agent, dict[str, Any]]:
     """Make the environments and the agents of a resolved config, and what identifies the run."""
     seeds = config.seed_list()
     env = make(config.env, len(seeds), **config.options.given())
-    device = choose_device(config)
+    device = choose_device(config.device, config.threads)
     encoder = find_encoder(config.encoder, env, config.other_game).to(device)
     scale = feature_scale(encoder, env) if config.feature_scale == "rms" else 1.0
     recorded = {**recorded_fields(config, env), "kind": "online", "feature_divisor": scale}

@@ -432,15 +432,6 @@ def _check(config: AgentConfig) -> None:
     require(least > _set(config.n_step), "--replay-min", least, f"more than --n-step, {config.n_step}")
 
 
-def choose_device(config: AgentConfig) -> str:
-    """Return "cuda" or "cpu" and set the number of CPU threads."""
-    if config.device == "cuda" and not torch.cuda.is_available():
-        raise UserError("--device: found cuda, expected cpu: PyTorch sees no CUDA device here")
-    if config.threads:
-        torch.set_num_threads(config.threads)
-    return "cuda" if config.device != "cpu" and torch.cuda.is_available() else "cpu"
-
-
 def recorded_fields(config: AgentConfig, env: Env) -> dict[str, Any]:
     """Return a resolved config for config.json, with all options of its environment: defaults may change one day."""
     return config_fields(replace(config, options=EnvOptions(**env.options)))

@@ -7,6 +7,7 @@ from dataclasses import MISSING, Field, fields
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from protovalue.config import flags, texts
 from protovalue.envs.options import EnvOptions
 from protovalue.errors import UserError, unknown
 from protovalue.study.lines import Source
@@ -88,28 +89,17 @@ def words(config: Any, positional: Sequence[str] = (), always: Sequence[str] = (
     """Write a config as the words of a command line: what differs from the defaults, and `always` those fields."""
     found: list[str] = []
     for name in positional:
-        found += _texts(getattr(config, name))
+        found += texts(getattr(config, name))
     for field in sorted(fields(config), key=lambda field: (field.name not in always, field.name != "out")):
         value = getattr(config, field.name)
         if field.name in positional or (field.name not in always and value == _default(field)):
             continue
         if isinstance(value, EnvOptions):
             for name, option in value.given().items():
-                found += _flag(name, option) if option is not False else []  # off is every environment's default
+                found += flags(name, option) if option is not False else []  # off is every environment's default
         else:
-            found += _flag(field.name, value)
+            found += flags(field.name, value)
     return found
-
-
-def _flag(name: str, value: Any) -> list[str]:
-    flag = name.replace("_", "-")
-    if isinstance(value, bool):
-        return [f"--{flag}" if value else f"--no-{flag}"]
-    return [f"--{flag}", *_texts(value)]
-
-
-def _texts(value: Any) -> list[str]:
-    return [str(part) for part in (value if isinstance(value, tuple) else (value,))]
 
 
 def _default(field: Field[Any]) -> Any:
