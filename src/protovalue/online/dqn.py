@@ -19,7 +19,7 @@ from protovalue.online.agent import Agent, Rule
 from protovalue.online.config import DqnConfig
 from protovalue.online.loop import print_summary, recorded_fields, train
 from protovalue.online.presets import Presets, resolve
-from protovalue.online.replay import Batch
+from protovalue.online.replay import ReplayBatch
 from protovalue.randomness import Purpose, seeded
 
 PRESETS: Presets = {
@@ -100,8 +100,9 @@ class Dqn(Agent):
         self._factor = 1.0 / scale
         self.pack(device)
 
-    def _parameters_of(self, which: str) -> list[tuple[nn.Parameter, slice, tuple[int, ...]]]:
-        listed = super()._parameters_of(which)
+    def parameters_of(self, which: str) -> list[tuple[nn.Parameter, slice, tuple[int, ...]]]:
+        """Add those of the encoders, one for each seed."""
+        listed = super().parameters_of(which)
         encoders = self.encoders if which == "online" else self.target_encoders
         for same in zip(*(encoder.parameters() for encoder in encoders), strict=True):
             listed += [(parameter, slice(s, s + 1), tuple(parameter.shape)) for s, parameter in enumerate(same)]
@@ -111,20 +112,21 @@ class Dqn(Agent):
     def see(self, obs: NDArray[Any]) -> Tensor:
         """Map observations (S * E, stack, *frame_shape), E of each seed in turn, to features (S, E, k)."""
         grouped = obs.reshape(self.num_seeds, -1, *obs.shape[1:])
-        return self._encode(self.encoders, grouped)
+        return self.encode(self.encoders, grouped)
 
     def items(self, obs: NDArray[Any]) -> tuple[NDArray[Any], Tensor | None]:
         """Return the newest frames (S, *frame_shape); their features change with every update."""
         return obs[:, -1], None
 
-    def features_of(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor | None]:
+    def features_of(self, batch: ReplayBatch) -> tuple[Tensor, Tensor, Tensor | None]:
         """Encode the sampled frames: x with gradient, x' with the target's encoders."""
         with torch.no_grad():
-            next_x = self._encode(self.target_encoders, batch.next_obs)
-            choice = self._encode(self.encoders, batch.next_obs) if self.rule.double else None
-        return self._encode(self.encoders, batch.obs), next_x, choice
+            next_x = self.encode(self.target_encoders, batch.next_obs)
+            choice = self.encode(self.encoders, batch.next_obs) if self.rule.double else None
+        return self.encode(self.encoders, batch.obs), next_x, choice
 
-    def _encode(self, encoders: nn.ModuleList, obs: NDArray[Any]) -> Tensor:
+    def encode(self, encoders: nn.ModuleList, obs: NDArray[Any]) -> Tensor:
+        """Map observations (S, N, stack, *frame_shape) to features (S, N, k), with an encoder for each seed."""
         frames = torch.from_numpy(np.ascontiguousarray(obs)).to(self.theta.device)
         rows = [encoder(part) for encoder, part in zip(encoders, frames, strict=True)]
         features = torch.stack(rows) if len(rows) > 1 else rows[0].unsqueeze(0)  # no copy of a single one

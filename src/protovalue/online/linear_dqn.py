@@ -26,7 +26,7 @@ from protovalue.online.config import OnlineConfig
 from protovalue.online.dqn import Dqn
 from protovalue.online.loop import print_summary, recorded_fields, train
 from protovalue.online.presets import Presets, resolve
-from protovalue.online.replay import Batch
+from protovalue.online.replay import ReplayBatch
 from protovalue.randomness import Purpose, seeded
 
 PRESETS: Presets = {
@@ -98,7 +98,7 @@ class LinearDqn(Agent):
         features = self.see(obs)
         return features[:, 0].cpu().numpy().astype(self._dtype), features
 
-    def features_of(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor | None]:
+    def features_of(self, batch: ReplayBatch) -> tuple[Tensor, Tensor, Tensor | None]:
         """Return the stored features; frozen, so the same for the target network."""
         x, next_x = (torch.from_numpy(part).to(self.theta.device).float() for part in (batch.obs, batch.next_obs))
         return x, next_x, next_x if self.rule.double else None
