@@ -107,6 +107,7 @@ def test_the_bits_of_steps():
         Purpose.AUGMENTATION: [576296277, 1350882941],
         Purpose.AHEAD: [785481410, 3332931640],
         Purpose.QUANTILES: [834814776, 1534197444],
+        Purpose.OWN: [238407249, 832161061],
         Purpose.EXPLORE: [2502825842, 4122883646],
         Purpose.REPLAY: [3497465848, 1503148537],
         Purpose.PLAY: [3063418477, 1436447554],

@@ -1,6 +1,7 @@
 """The tree shows the flow of data: imports inside the package go in one direction only."""
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -95,3 +96,9 @@ def test_no_reader_unpickles_or_evaluates():
             if called == "load" and isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Name):
                 assert node.func.value.id not in ("torch", "np", "numpy"), f"{where}: {called} may unpickle"
             assert not any(keyword.arg == "allow_pickle" for keyword in node.keywords), where
+
+
+def test_flags_are_written_in_one_place():
+    for path in ROOT.rglob("*.py"):
+        text = path.read_text()
+        assert path == ROOT / "config.py" or not re.search(r"""replace\(["']_["'], ["']-["']\)""", text), path

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from tyro.conf import OmitArgPrefixes
 
-from protovalue.config import MOST_THREADS, require
+from protovalue.config import MOST_THREADS, flag, require
 from protovalue.envs.options import EnvOptions
 
 MOST_SEEDS = 1_000  # of a range that are trained together
@@ -90,13 +90,13 @@ class AgentConfig:
         counts = ("steps", "n_step", "batch_size", "replay_min", "replay_size", "update_every", "updates")
         for name in (*counts, "target_every", "threads", "log_every", "checkpoint_every"):
             value = getattr(self, name)
-            require(value is None or value >= 1, f"--{name.replace('_', '-')}", value, "at least 1")
+            require(value is None or value >= 1, flag(name), value, "at least 1")
         for name in ("epsilon", "epsilon_start", "gamma"):
             value = getattr(self, name)
-            require(value is None or 0 <= value <= 1, f"--{name.replace('_', '-')}", value, "between 0 and 1")
+            require(value is None or 0 <= value <= 1, flag(name), value, "between 0 and 1")
         for name in ("epsilon_steps", "max_gradient_norm"):
             value = getattr(self, name)
-            require(value is None or value >= 0, f"--{name.replace('_', '-')}", value, "0 or more")
+            require(value is None or value >= 0, flag(name), value, "0 or more")
         require((self.threads or 1) <= MOST_THREADS, "--threads", self.threads, f"at most {MOST_THREADS:,}")
         rate = self.learning_rate
         require(rate is None or rate > 0, "--learning-rate", rate, "more than 0")
@@ -104,7 +104,7 @@ class AgentConfig:
         require(self.value_range is None or self.value_range > 0, "--value-range", self.value_range, "more than 0")
         for name, (applies, expected, _) in self.dependent().items():
             value = getattr(self, name)
-            require(applies or value is None, f"--{name.replace('_', '-')}", value, expected)
+            require(applies or value is None, flag(name), value, expected)
         require(not (self.huber and self.head == "c51"), "--huber", "it together with --head c51", "one of them")
         require(all(1 <= units <= 1 << 20 for units in self.hidden), "--hidden", self.hidden, "1 to 2^20 units in each")
         self.seed_list()

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from protovalue.config import MOST_THREADS, require
+from protovalue.config import MOST_THREADS, flag, require
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +54,7 @@ class PretrainConfig:
         for name in ("width", "steps", "batch_size", "threads", "log_every", "checkpoint_every", "memory"):
             value = getattr(self, name)
             low = 0 if name == "steps" else 1
-            require(value is None or value >= low, f"--{name.replace('_', '-')}", value, f"at least {low}")
+            require(value is None or value >= low, flag(name), value, f"at least {low}")
         require(
             self.learning_rate is None or self.learning_rate > 0, "--learning-rate", self.learning_rate, "more than 0"
         )

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from protovalue.config import require
+from protovalue.config import flag, require
 from protovalue.data.dataset import Dataset, open_dataset
 from protovalue.indicators.precompute import IndicatorRewards, IndicatorSpec, indicator_rewards, save_indicator
 from protovalue.pretrain.base import Sample
@@ -70,7 +70,7 @@ class PvnConfig(PretrainConfig):
         require(good, "--target-ema", self.target_ema, "at least 0 and less than 1")
         for name in ("target_every", "burn_in", "tasks_per_module"):
             value = getattr(self, name)
-            require(value is None or value >= 1, f"--{name.replace('_', '-')}", value, "at least 1")
+            require(value is None or value >= 1, flag(name), value, "at least 1")
         sgd, rni = self.threshold == "sgd", self.indicator == "rni"
         drawn = sgd and self.indicator == "hash"  # its sets have their share as they are drawn
         require(not drawn, "--threshold", "sgd with --indicator hash", "exact: a hash has no threshold to learn")
@@ -79,7 +79,7 @@ class PvnConfig(PretrainConfig):
         for name in ("tasks_per_module", "rni_network", "rni_output"):
             value = getattr(self, name)
             good = rni or value is None
-            require(good, f"--{name.replace('_', '-')}", value, "it only with --indicator rni")
+            require(good, flag(name), value, "it only with --indicator rni")
         good = self.target_every is None or self.target_ema is None
         require(good, "--target-every", self.target_every, "either it or --target-ema")
 

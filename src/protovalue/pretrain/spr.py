@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from protovalue.config import require
+from protovalue.config import flag, require
 from protovalue.data.dataset import Dataset
 from protovalue.losses import latent_loss
 from protovalue.nets.encoders import Encoder
@@ -58,7 +58,7 @@ class SprConfig(PretrainConfig):
         for name in ("dropout", "target_ema"):
             value = getattr(self, name)
             good = value is None or 0 <= value < 1
-            require(good, f"--{name.replace('_', '-')}", value, "at least 0 and less than 1")
+            require(good, flag(name), value, "at least 0 and less than 1")
         require(self.max_gradient_norm >= 0, "--max-gradient-norm", self.max_gradient_norm, "0 or more")
         require(not self.compile, "--compile", "it with --method spr", "another method: this one cannot be compiled")
 
