@@ -19,7 +19,7 @@ from protovalue.online.agent import Agent, Rule
 from protovalue.online.config import AgentConfig, DqnConfig, OnlineConfig
 from protovalue.online.dqn import Dqn
 from protovalue.online.loop import Loop, Room
-from protovalue.online.replay import Batch, Layout, Replay
+from protovalue.online.replay import Layout, Replay, ReplayBatch
 from protovalue.presets import resolved
 from protovalue.runs import Run
 
@@ -27,14 +27,15 @@ from protovalue.runs import Run
 class Reencoding(Dqn):
     """What a plain DQN on a frozen encoder does: frames in the replay, encoded again in every update."""
 
-    def features_of(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+    def features_of(self, batch: ReplayBatch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
         """Encode x and x' by the frozen encoder."""
         with torch.no_grad():
-            x, next_x = (self._encode(self.encoders, part) for part in (batch.obs, batch.next_obs))
+            x, next_x = (self.encode(self.encoders, part) for part in (batch.obs, batch.next_obs))
         return x, next_x, None
 
-    def _parameters_of(self, which: str) -> list[tuple[torch.nn.Parameter, slice, tuple[int, ...]]]:
-        return Agent._parameters_of(self, which)  # the encoder is not trained
+    def parameters_of(self, which: str) -> list[tuple[torch.nn.Parameter, slice, tuple[int, ...]]]:
+        """Leave out the encoder, which is not trained."""
+        return Agent.parameters_of(self, which)
 
 
 def steps_per_second(
@@ -120,6 +121,7 @@ def against_reencoding(result: Table, seconds: float, repeats: int) -> None:
     for _ in range(repeats):
         config = online_config("atari/Pong", "random:impala:1", 9)
         env, agent, recorded = linear_dqn.prepare(config)
+        assert isinstance(agent, linear_dqn.LinearDqn)
         encoder = agent.encoder.encoder
         ours = steps_per_second(config, (env, agent, recorded), seconds)
         env = linear_dqn.prepare(config)[0]

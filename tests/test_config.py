@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from protovalue.bench import BenchConfig
+from protovalue.config import flag, flag_words
 from protovalue.data.config import (
     CollectConfig,
     DataInfoConfig,
@@ -83,7 +84,7 @@ def test_the_range_of_a_setting(config: type[Any], name: str, good: list[Any], b
 
 
 @pytest.mark.parametrize(
-    ("config", "given", "flag"),
+    ("config", "given", "named"),
     [
         (CollectConfig, {"policy": "dqn", "num_envs": 2}, "--num-envs"),
         (PvnConfig, {"burn_in": 5}, "--burn-in"),
@@ -100,8 +101,8 @@ def test_the_range_of_a_setting(config: type[Any], name: str, good: list[Any], b
         (ReportConfig, {"runs": (), "paper": True, "out": OUT}, "--out"),
     ],
 )
-def test_settings_that_do_not_go_together(config: type[Any], given: dict[str, Any], flag: str) -> None:
-    with pytest.raises(UserError, match=f"^{flag}: found .*, expected "):
+def test_settings_that_do_not_go_together(config: type[Any], given: dict[str, Any], named: str) -> None:
+    with pytest.raises(UserError, match=f"^{named}: found .*, expected "):
         config(**{**NEEDED[config], **given})
 
 
@@ -179,3 +180,13 @@ def test_what_a_preset_leaves_unset_where_it_does_not_apply(tmp_path: Path) -> N
     }  # fmt: skip
     for given, values in expected.items():
         assert tuple(getattr(settings(**dict(given)), name) for name in own) == values
+
+
+def test_a_field_on_the_command_line() -> None:
+    assert flag("batch_size") == "--batch-size"
+    assert [flag_words("clip_rewards", True), flag_words("clip_rewards", False)] == [
+        ["--clip-rewards"],
+        ["--no-clip-rewards"],
+    ]
+    assert flag_words("data", (Path("a b"), Path("c"))) == ["--data", "a b", "c"]
+    assert flag_words("learning_rate", 0.5) == ["--learning-rate", "0.5"]

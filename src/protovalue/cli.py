@@ -29,7 +29,7 @@ class Command:
 COMMANDS = {
     "collect": Command(
         "protovalue.data.config:CollectConfig",
-        "protovalue.online.record:collect_command",
+        "protovalue.collecting:collect_command",
         "Collect experience from an environment into a data set.",
     ),
     "data info": Command(

@@ -121,6 +121,18 @@ def flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
+def flag_words(name: str, value: Any) -> list[str]:
+    """Return a field and its value as words of a command line."""
+    if isinstance(value, bool):
+        return [flag(name) if value else flag(f"no_{name}")]
+    return [flag(name), *texts(value)]
+
+
+def texts(value: Any) -> list[str]:
+    """Return a value as words of a command line; a tuple is several."""
+    return [str(part) for part in (value if isinstance(value, tuple) else (value,))]
+
+
 @dataclass(frozen=True)
 class Only:
     """When a setting applies; where it does not, it must not be given."""

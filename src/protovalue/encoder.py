@@ -17,6 +17,7 @@ from protovalue.envs.options import EnvOptions
 from protovalue.errors import UserError
 from protovalue.files import beside, make_folder, read_json, size_and_crc, write_atomic, write_json
 from protovalue.nets.encoders import Encoder, make_encoder
+from protovalue.randomness import throwaway
 from protovalue.schema import checked, require
 
 CONFIG, MODEL, CARD = "config.json", "model.safetensors", "README.md"
@@ -141,7 +142,7 @@ def load_encoder(path: Path | str, device: str = "cpu") -> FrozenEncoder:
         if size_and_crc(folder / MODEL)[1] != config.crc32:
             raise UserError(f"{folder / MODEL}: damaged: its checksum does not match")
         _check_shapes(config, folder)
-        encoder = make_encoder(config.encoder, config.observation_shape, config.width, torch.Generator().manual_seed(0))
+        encoder = make_encoder(config.encoder, config.observation_shape, config.width, throwaway())
         encoder.readout = config.readout
         encoder.load_state_dict(load_file(folder / MODEL))
     except FileNotFoundError:
@@ -154,7 +155,7 @@ def load_encoder(path: Path | str, device: str = "cpu") -> FrozenEncoder:
 def _check_shapes(config: _Config, folder: Path) -> None:
     """Refuse a file that has not just the parameters of the config's network, before memory is asked for them."""
     with torch.device("meta"):  # shapes without values
-        empty = make_encoder(config.encoder, config.observation_shape, config.width, torch.Generator())
+        empty = make_encoder(config.encoder, config.observation_shape, config.width, throwaway())
     if empty.num_features != config.num_features:
         raise UserError(
             f"{folder / CONFIG}: field num_features: found {config.num_features}, expected {empty.num_features}"

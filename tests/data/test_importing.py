@@ -27,13 +27,13 @@ from protovalue.data.importing import (
     run_import,
     select,
 )
-from protovalue.data.sources import DamagedError, Source
+from protovalue.data.sources import DamagedError, SourceFile
 from protovalue.errors import UserError
 from tests.data.helpers import made_up, manifest, reseal
 
 
-def source(path: str, size: int = 0) -> Source:
-    return Source(path, path, size)
+def source(path: str, size: int = 0) -> SourceFile:
+    return SourceFile(path, path, size)
 
 
 def test_rewards_are_cleaned_and_clipped():

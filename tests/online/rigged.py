@@ -18,7 +18,7 @@ from protovalue.online.dqn import Dqn
 from protovalue.online.linear_dqn import LinearDqn
 from protovalue.online.loop import Loop, train
 from protovalue.presets import resolved
-from protovalue.pretrain.base import seeded
+from protovalue.randomness import Purpose, seeded
 from protovalue.runs import read_checkpoint, read_metrics
 
 STATES = 7
@@ -93,7 +93,9 @@ def run(settings: OnlineConfig) -> Path:
     env = make(settings.env, len(seeds), **settings.options.given())
     shape = env.single_observation_space.shape
     if settings.finetune:
-        agent = Dqn(Rule.of(settings), seeds, env.num_actions, make_encoder("minatar", shape, 1, seeded(0, 0)))
+        agent = Dqn(
+            Rule.of(settings), seeds, env.num_actions, make_encoder("minatar", shape, 1, seeded(0, Purpose.ENCODER))
+        )
     else:
         dtype = np.dtype(settings.replay_dtype)
         agent = LinearDqn(Rule.of(settings), seeds, env.num_actions, one_hot(shape), 1.0, dtype=dtype)

@@ -15,7 +15,7 @@ from protovalue.online.agent import Rule
 from protovalue.online.config import DqnConfig
 from protovalue.online.dqn import Dqn, train_dqn
 from protovalue.presets import resolved
-from protovalue.pretrain.base import seeded
+from protovalue.randomness import Purpose, seeded
 from protovalue.runs import read_run
 from tests.online.test_agent import frames
 
@@ -91,7 +91,7 @@ def test_a_run_begins_with_the_encoders_of_its_seeds():
         "episodic_life": None,
     }  # fmt: skip
     for found, seed in zip(agent.encoders, (3, 9), strict=True):
-        expected = make_encoder("minatar", (2, 10, 10, 4), 2, seeded(seed, 0))
+        expected = make_encoder("minatar", (2, 10, 10, 4), 2, seeded(seed, Purpose.ENCODER))
         assert all(torch.equal(a, b) for a, b in zip(found.parameters(), expected.parameters(), strict=True))
     obs, _ = env.reset(seed=0)
     assert agent.see(obs).shape == (2, 1, 256)  # not scaled

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from protovalue.data.sampler import generator_at
 from protovalue.pretrain.laplacian import LaplacianConfig, steps_ahead
 from protovalue.pretrain.loop import pretrain
+from protovalue.randomness import Purpose, generator_at
 from protovalue.tabular.gridworlds import open_grid
 from protovalue.tabular.protovalues import proto_value_functions
 from protovalue.tabular.subspaces import principal_angles
@@ -60,7 +60,7 @@ def test_the_states_are_those_that_the_random_numbers_say(data, config):
     method = made(replace(config, ahead=0.6, seed=3), data)
     sample = method.sample(7)
     episode, at = data.locate(method.sampler.indices(7))
-    uniform = generator_at(3, 7, 2).random(128)
+    uniform = generator_at(3, Purpose.AHEAD, 7).random(128)
     for row in range(128):
         frames = data.episode(int(episode[row])).frames
         chances = 0.6 ** np.arange(len(frames) - 1 - at[row])

@@ -16,6 +16,7 @@ from protovalue.presets import resolved
 from protovalue.pretrain import base
 from protovalue.pretrain.loop import pretrain
 from protovalue.pretrain.methods import config_class, method_class, method_names
+from protovalue.randomness import Purpose, seeded
 from protovalue.runs import read_metrics, read_run
 from tests.pretrain.helpers import atari_shaped
 
@@ -66,7 +67,7 @@ def test_all_start_from_the_same_encoder(folders, tmp_path, name):
     cls, data = method_class(name), open_dataset(folders / "minatar")
     config = cls.Config(out=tmp_path, seed=5, **SMALL.get(name, {}))
     method = cls(resolved(config, data.env_id), data, data.observation_shape, "cpu")
-    expected = base.make_encoder("minatar", data.observation_shape, 1, base.seeded(5, 0)).state_dict()
+    expected = base.make_encoder("minatar", data.observation_shape, 1, seeded(5, Purpose.ENCODER)).state_dict()
     found = method.encoder.state_dict()
     assert found.keys() == expected.keys()
     assert all(torch.equal(found[key], expected[key]) for key in expected)

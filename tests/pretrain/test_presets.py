@@ -1,7 +1,6 @@
 """The paper's tables and every method's presets, typed out; and the limits of every setting."""
 
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,9 +11,9 @@ from protovalue.evaluate.config import EvaluateConfig
 from protovalue.nets.encoders import make_encoder
 from protovalue.online.config import OnlineConfig
 from protovalue.presets import Preset, resolved
-from protovalue.pretrain import loop
 from protovalue.pretrain.config import PretrainConfig
 from protovalue.pretrain.methods import method_class, method_names
+from protovalue.pretrain.trainer import Trainer
 
 OUT = Path("run")
 
@@ -22,6 +21,12 @@ OUT = Path("run")
 def settings(name, env_id, **given):
     cls = method_class(name)
     return resolved(cls.Config(out=OUT, method=name, **given), env_id)
+
+
+def optimizer_of(config):
+    method = torch.nn.Linear(1, 1)
+    method.config, method.steps = config, lambda: 1
+    return Trainer(method, None, None, "cpu").optimizer
 
 
 def test_the_paper_s_table_of_pretraining():
@@ -35,9 +40,7 @@ def test_the_paper_s_table_of_pretraining():
     assert paper.proportion == 0.01, "Reward proportion"
     assert paper.burn_in == 62_500, "Quantile regression burn-in steps"
     assert paper.tasks_per_module == 10, "Tasks per module"
-    method = torch.nn.Linear(1, 1)
-    method.steps = lambda: 1
-    optimizer = loop._optimizer(method, paper)
+    optimizer = optimizer_of(paper)
     assert type(optimizer) is torch.optim.Adam, "Optimizer"
     assert optimizer.defaults["lr"] == 1e-4, "Adam Learning rate"
     assert optimizer.defaults["betas"] == (0.9, 0.999), "Adam beta_1, beta_2"
@@ -223,14 +226,3 @@ def test_settings_of_a_proto_value_network_that_do():
     assert config(out=OUT, threshold="sgd", burn_in=1).burn_in == 1
     assert config(out=OUT, indicator="hash", normalize="no").normalize == "no"
     assert config(out=OUT, indicator="rni", tasks_per_module=5, normalize="yes").tasks_per_module == 5
-
-
-def test_the_device_that_is_there_is_taken(monkeypatch):
-    def device(wanted, there):
-        monkeypatch.setattr(torch.cuda, "is_available", lambda: there)
-        return loop._device(SimpleNamespace(device=wanted))
-
-    assert [device("auto", True), device("auto", False), device("cpu", True)] == ["cuda", "cpu", "cpu"]
-    assert device("cuda", True) == "cuda"
-    with pytest.raises(UserError, match="--device: found cuda, expected cpu"):
-        device("cuda", False)

@@ -16,6 +16,7 @@ from protovalue.envs.base import Env
 from protovalue.envs.registry import make
 from protovalue.nets.statistics import effective_rank
 from protovalue.online.agent import Agent
+from protovalue.randomness import numpy_generator
 
 __all__ = [
     "Plane", "ProbeStates", "Scaling", "Trajectory", "effective_rank", "features_of", "linear_probe", "mds",
@@ -171,7 +172,7 @@ def trajectory(
         max_steps: where to stop an episode that has not ended.
     """
     env = make(env_id, 1, **options)
-    rng = np.random.default_rng(seed)
+    rng = numpy_generator(seed)
     obs, _ = env.reset(seed=seed)
     seen, ended = [obs[0].copy()], False
     rewards: list[float] = []
@@ -190,7 +191,7 @@ def trajectory(
 
 def random_states(env: Env, steps: int = 640, every: int = 10, seed: int = 0) -> ProbeStates:
     """Let uniformly random actions play in all environments of `env` and keep every tenth observation."""
-    rng = np.random.default_rng(seed)
+    rng = numpy_generator(seed)
     obs, _ = env.reset(seed=seed)
     kept = []
     for step in range(steps):

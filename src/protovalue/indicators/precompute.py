@@ -19,7 +19,6 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from protovalue.data.dataset import Dataset
-from protovalue.data.sampler import generator_at
 from protovalue.errors import UserError
 from protovalue.files import (
     FolderLock,
@@ -40,6 +39,7 @@ from protovalue.indicators.registry import (
 )
 from protovalue.indicators.threshold import exact_thresholds, proportion_warnings, sgd_thresholds
 from protovalue.progress import ProgressBar
+from protovalue.randomness import Purpose, generator_at, torch_generator
 from protovalue.schema import checked, require
 from protovalue.user_code import module_name, user_code
 
@@ -223,7 +223,7 @@ def build_indicator(data: Dataset, spec: IndicatorSpec) -> Indicator:
         options["hidden"], options["relu"] = spec.network == "dqn", spec.output == "relu"
         if spec.normalize:
             options["channel_mean"], options["channel_std"] = channel_statistics(data)
-    generator = torch.Generator().manual_seed(spec.seed)
+    generator = torch_generator(spec.seed)
     return make_indicator(name, data.observation_shape, spec.tasks, spec.proportion, generator, **options)
 
 
@@ -356,7 +356,7 @@ def _random_batches(scores: NDArray[np.float32], seed: int, size: int = 256) -> 
     """Give scores of random states for ever, as quantile regression draws them."""
     step = 0
     while True:
-        index = generator_at(seed, step, stream=3).integers(len(scores), size=size)
+        index = generator_at(seed, Purpose.QUANTILES, step).integers(len(scores), size=size)
         yield torch.from_numpy(np.array(scores[index]))
         step += 1
 

@@ -13,6 +13,7 @@ from torch import Tensor
 import protovalue.indicators
 from protovalue.errors import UserError, unknown
 from protovalue.indicators.base import INDICATORS, Indicator
+from protovalue.randomness import throwaway
 from protovalue.user_code import run_file
 
 
@@ -57,7 +58,7 @@ def indicator_from_config(config: Mapping[str, Any], state: Mapping[str, Tensor]
     """
     shape = tuple(config["observation_shape"])
     # What is drawn here is overwritten by the state.
-    drawn = torch.Generator().manual_seed(0)
+    drawn = throwaway()
     options = config["options"]
     indicator = make_indicator(config["name"], shape, config["num_tasks"], config["proportion"], drawn, **options)
     try:

@@ -10,16 +10,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from protovalue.data.record import Recorder
+from protovalue.device import choose_device
 from protovalue.envs.base import Env
 from protovalue.envs.registry import import_module_of, make
 from protovalue.nets.encoders import Encoder, make_encoder
 from protovalue.online.agent import Agent, Rule
 from protovalue.online.config import DqnConfig
-from protovalue.online.loop import choose_device, print_summary, recorded_fields, train
-from protovalue.online.record import Recorder
-from protovalue.online.replay import Batch
+from protovalue.online.loop import print_summary, recorded_fields, train
+from protovalue.online.replay import ReplayBatch
 from protovalue.presets import resolved
-from protovalue.pretrain.base import seeded
+from protovalue.randomness import Purpose, seeded
 
 
 class Dqn(Agent):
@@ -43,8 +44,9 @@ class Dqn(Agent):
         self._factor = 1.0 / scale
         self.pack(device)
 
-    def _parameters_of(self, which: str) -> list[tuple[nn.Parameter, slice, tuple[int, ...]]]:
-        listed = super()._parameters_of(which)
+    def parameters_of(self, which: str) -> list[tuple[nn.Parameter, slice, tuple[int, ...]]]:
+        """Add those of the encoders, one for each seed."""
+        listed = super().parameters_of(which)
         encoders = self.encoders if which == "online" else self.target_encoders
         for same in zip(*(encoder.parameters() for encoder in encoders), strict=True):
             listed += [(parameter, slice(s, s + 1), tuple(parameter.shape)) for s, parameter in enumerate(same)]
@@ -54,20 +56,21 @@ class Dqn(Agent):
     def see(self, obs: NDArray[Any]) -> Tensor:
         """Map observations (S * E, stack, *frame_shape), E of each seed in turn, to features (S, E, k)."""
         grouped = obs.reshape(self.num_seeds, -1, *obs.shape[1:])
-        return self._encode(self.encoders, grouped)
+        return self.encode(self.encoders, grouped)
 
     def items(self, obs: NDArray[Any]) -> tuple[NDArray[Any], Tensor | None]:
         """Return the newest frames (S, *frame_shape); their features change with every update."""
         return obs[:, -1], None
 
-    def features_of(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor | None]:
+    def features_of(self, batch: ReplayBatch) -> tuple[Tensor, Tensor, Tensor | None]:
         """Encode the sampled frames: x with gradient, x' with the target's encoders."""
         with torch.no_grad():
-            next_x = self._encode(self.target_encoders, batch.next_obs)
-            choice = self._encode(self.encoders, batch.next_obs) if self.rule.double else None
-        return self._encode(self.encoders, batch.obs), next_x, choice
+            next_x = self.encode(self.target_encoders, batch.next_obs)
+            choice = self.encode(self.encoders, batch.next_obs) if self.rule.double else None
+        return self.encode(self.encoders, batch.obs), next_x, choice
 
-    def _encode(self, encoders: nn.ModuleList, obs: NDArray[Any]) -> Tensor:
+    def encode(self, encoders: nn.ModuleList, obs: NDArray[Any]) -> Tensor:
+        """Map observations (S, N, stack, *frame_shape) to features (S, N, k), with an encoder for each seed."""
         frames = torch.from_numpy(np.ascontiguousarray(obs)).to(self.theta.device)
         rows = [encoder(part) for encoder, part in zip(encoders, frames, strict=True)]
         features = torch.stack(rows) if len(rows) > 1 else rows[0].unsqueeze(0)  # no copy of a single one
@@ -95,6 +98,6 @@ def prepare(config: DqnConfig) -> tuple[Env, Agent, dict[str, Any]]:
     seeds = config.seed_list()
     env = make(config.env, len(seeds), **config.options.given())
     shape = env.single_observation_space.shape
-    encoders = [make_encoder(config.architecture, shape, config.width, seeded(seed, 0)) for seed in seeds]
-    agent = Dqn(Rule.of(config), seeds, env.num_actions, encoders, device=choose_device(config))
+    encoders = [make_encoder(config.architecture, shape, config.width, seeded(seed, Purpose.ENCODER)) for seed in seeds]
+    agent = Dqn(Rule.of(config), seeds, env.num_actions, encoders, device=choose_device(config.device, config.threads))
     return env, agent, {**recorded_fields(config, env), "kind": "dqn"}

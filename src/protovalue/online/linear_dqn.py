@@ -13,6 +13,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from protovalue.config import flag_words
+from protovalue.device import choose_device
 from protovalue.encoder import FrozenEncoder, load_encoder
 from protovalue.envs.base import Env
 from protovalue.envs.probe import random_observations
@@ -22,10 +24,10 @@ from protovalue.nets.encoders import ENCODERS, make_encoder
 from protovalue.online.agent import Agent, Rule
 from protovalue.online.config import OnlineConfig
 from protovalue.online.dqn import Dqn
-from protovalue.online.loop import choose_device, print_summary, recorded_fields, train
-from protovalue.online.replay import Batch
+from protovalue.online.loop import print_summary, recorded_fields, train
+from protovalue.online.replay import ReplayBatch
 from protovalue.presets import resolved
-from protovalue.pretrain.base import seeded
+from protovalue.randomness import Purpose, seeded
 
 RANDOM = "random:"
 
@@ -59,7 +61,7 @@ class LinearDqn(Agent):
         features = self.see(obs)
         return features[:, 0].cpu().numpy().astype(self._dtype), features
 
-    def features_of(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor | None]:
+    def features_of(self, batch: ReplayBatch) -> tuple[Tensor, Tensor, Tensor | None]:
         """Return the stored features; frozen, so the same for the target network."""
         x, next_x = (torch.from_numpy(part).to(self.theta.device).float() for part in (batch.obs, batch.next_obs))
         return x, next_x, next_x if self.rule.double else None
@@ -102,16 +104,9 @@ def other_options(encoder: str, env: Env) -> str | None:
     if not differ:
         return None
     collected, played = (", ".join(f"{n} {options[n]}" for n in differ) for options in (data, env.options))
-    flags = " ".join(_flag(name, data[name]) for name in differ if data[name] is not None)
-    change = f" ({flags} to change)" if flags else ""
+    words = [word for name in differ if data[name] is not None for word in flag_words(name, data[name])]
+    change = f" ({' '.join(words)} to change)" if words else ""
     return f"{encoder}: the data was collected with {collected}; agents play with {played}{change}"
-
-
-def _flag(name: str, value: Any) -> str:
-    flag = name.replace("_", "-")
-    if isinstance(value, bool):
-        return f"--{flag}" if value else f"--no-{flag}"
-    return f"--{flag} {value}"
 
 
 def online_command(config: OnlineConfig) -> None:
@@ -123,7 +118,7 @@ def prepare(config: OnlineConfig) -> tuple[Env, Agent, dict[str, Any]]:
     """Make the environments and the agents of a resolved config, and what identifies the run."""
     seeds = config.seed_list()
     env = make(config.env, len(seeds), **config.options.given())
-    device = choose_device(config)
+    device = choose_device(config.device, config.threads)
     encoder = find_encoder(config.encoder, env, config.other_game).to(device)
     scale = feature_scale(encoder, env) if config.feature_scale == "rms" else 1.0
     recorded = {**recorded_fields(config, env), "kind": "online", "feature_divisor": scale}
@@ -141,7 +136,7 @@ def find_encoder(name: str, env: Env, other_game: bool = False) -> FrozenEncoder
     shape = env.single_observation_space.shape
     if name.startswith(RANDOM):
         architecture, width, seed = parse_random(name)
-        random = make_encoder(architecture, shape, width, seeded(seed, 0))
+        random = make_encoder(architecture, shape, width, seeded(seed, Purpose.ENCODER))
         return FrozenEncoder(random, {"env_id": env.env_id, "method": "random"})
     encoder = load_encoder(Path(name))
     if encoder.observation_shape != shape:

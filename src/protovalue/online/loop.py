@@ -14,7 +14,7 @@ from torch import Tensor
 
 from protovalue.config import names_where
 from protovalue.data.format import End
-from protovalue.data.sampler import generator_at
+from protovalue.data.record import Recorder
 from protovalue.envs.base import Env
 from protovalue.envs.options import EnvOptions
 from protovalue.errors import UserError
@@ -22,16 +22,15 @@ from protovalue.files import FolderLock, read_bytes, write_atomic
 from protovalue.interrupt import stop_on_interrupt
 from protovalue.online.agent import Agent
 from protovalue.online.config import AgentConfig
-from protovalue.online.draws import EXPLORE, REDRAW, SAMPLE, Draws, environment_seeds
+from protovalue.online.draws import Draws
 from protovalue.online.priorities import Priorities
-from protovalue.online.record import Recorder
 from protovalue.online.replay import Layout, Replay, check_room, gibibytes
 from protovalue.progress import ProgressBar
+from protovalue.randomness import Purpose, environment_seed, generator_at
 from protovalue.runs import CONFIG, DONE, STATE, Checkpoint, Run, config_fields, read_run, restoring
 from protovalue.schema import checked
 from protovalue.schema import require as expect
 
-TRAIN = 1  # what an environment's seed is for
 WATCH_EVERY = 10  # updates between those whose numbers are logged; a loss that is not finite stays so
 RECENT = 100  # training episodes of each seed that the summary's mean return is over
 C = TypeVar("C", bound=AgentConfig)
@@ -159,8 +158,8 @@ class Loop:
         if checkpoint:
             checked(_Saved, {**checkpoint.state, "seeds": len(self.seeds)}, checkpoint.path / STATE, extra=True)
         self.step = checkpoint.step if checkpoint else 0
-        self._explore = Draws(self.seeds, EXPLORE, 2)
-        self._sample = Draws(self.seeds, SAMPLE, config.batch_size)
+        self._explore = Draws(self.seeds, Purpose.EXPLORE, 2)
+        self._sample = Draws(self.seeds, Purpose.REPLAY, config.batch_size)
         count = len(self.seeds)
         self._returns = np.zeros(count)  # of the episodes under way
         self._finished: list[list[float]] = [[] for _ in self.seeds]  # returns since the last log line
@@ -297,7 +296,7 @@ class Loop:
 
     def _begin(self) -> None:
         """Start every environment."""
-        self._obs, _ = self._env.reset(seed=environment_seeds(self.seeds, TRAIN))
+        self._obs, _ = self._env.reset(seed=self._environment_seeds())
         items, self._features = self._agent.items(self._obs)
         self._replay.begin(items)
         if self._recorder:
@@ -322,7 +321,7 @@ class Loop:
             self._obs = self._env.load_state(state["env"])
             self._returns = np.array(state["returns"], float)
         else:
-            self._obs, _ = self._env.reset(seed=environment_seeds(self.seeds, TRAIN, self.step))
+            self._obs, _ = self._env.reset(seed=self._environment_seeds(self.step))
             self._replay.cut()
         items, self._features = self._agent.items(self._obs)
         if not going_on:
@@ -378,8 +377,13 @@ class Loop:
             )
 
     def _redraw(self, attempt: int, count: int) -> NDArray[np.float64]:
-        stream = REDRAW + 1000 * (attempt + 1)
-        return np.stack([generator_at(seed, self._agent.updates, stream).random(count) for seed in self.seeds])
+        """Return numbers (S, count) for those of an update that met no transition."""
+        key = (Purpose.REDRAW, self._agent.updates, attempt + 1)
+        return np.stack([generator_at(seed, *key).random(count) for seed in self.seeds])
+
+    def _environment_seeds(self, *step: int) -> list[int]:
+        """Return the seeds of environments that begin: at first, or anew at a step."""
+        return [environment_seed(seed, Purpose.TRAINING, *step) for seed in self.seeds]
 
 
 REPLAY, OWNER = "replay", "owner.txt"
@@ -416,15 +420,6 @@ def _layout(agent: Agent, env: Env, config: AgentConfig) -> Layout:
     half = item.dtype == np.float16 and config.clip_rewards  # clipped rewards are as small as features
     reward = np.float16 if half else np.float32
     return Layout(item.shape[1:], item.dtype, agent.num_actions, shape[0] if frames else None, reward)
-
-
-def choose_device(config: AgentConfig) -> str:
-    """Return "cuda" or "cpu" and set the number of CPU threads."""
-    if config.device == "cuda" and not torch.cuda.is_available():
-        raise UserError("--device: found cuda, expected cpu: PyTorch sees no CUDA device here")
-    if config.threads:
-        torch.set_num_threads(config.threads)
-    return "cuda" if config.device != "cpu" and torch.cuda.is_available() else "cpu"
 
 
 def recorded_fields(config: AgentConfig, env: Env) -> dict[str, Any]:

@@ -5,8 +5,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
-import numpy as np
-import torch
 from torch import Tensor, nn
 
 from protovalue.data.dataset import Dataset
@@ -14,14 +12,9 @@ from protovalue.data.sampler import Sampler
 from protovalue.nets.encoders import Encoder, make_encoder
 from protovalue.precision import Precision
 from protovalue.pretrain.config import PretrainConfig
+from protovalue.randomness import Purpose, seeded
 
 Sample = dict[str, Tensor]
-
-
-def seeded(seed: int, purpose: int) -> torch.Generator:
-    """Return a generator for one purpose of a run: the encoder is 0, so that all methods start from the same one."""
-    state = np.random.SeedSequence([seed, purpose]).generate_state(1, np.uint64)[0]
-    return torch.Generator().manual_seed(int(state >> np.uint64(1)))
 
 
 class Method(nn.Module):
@@ -45,7 +38,9 @@ class Method(nn.Module):
     ) -> None:
         super().__init__()
         self.config = config
-        self.encoder = make_encoder(config.architecture, observation_shape, config.width, seeded(config.seed, 0))
+        self.encoder = make_encoder(
+            config.architecture, observation_shape, config.width, seeded(config.seed, Purpose.ENCODER)
+        )
         if data is not None:
             self.sampler = Sampler(data, config.batch_size, config.seed)
 

@@ -10,8 +10,9 @@ from protovalue.config import SUBJECT
 from protovalue.data.dataset import Dataset
 from protovalue.losses import cloning_loss
 from protovalue.nets.layers import Dense
-from protovalue.pretrain.base import Method, Sample, seeded
+from protovalue.pretrain.base import Method, Sample
 from protovalue.pretrain.config import PretrainConfig
+from protovalue.randomness import Purpose, seeded
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +35,7 @@ class BehaviourCloning(Method):
 
     def __init__(self, config: BcConfig, data: Dataset | None, observation_shape: tuple[int, ...], device: str) -> None:
         super().__init__(config, data, observation_shape, device)
-        self.head = Dense(self.encoder.num_features, self.data.num_actions, seeded(config.seed, 1))
+        self.head = Dense(self.encoder.num_features, self.data.num_actions, seeded(config.seed, Purpose.METHOD))
 
     def sample(self, step: int) -> Sample:
         """Return observations and the actions taken."""

@@ -10,14 +10,12 @@ from torch import Tensor
 
 from protovalue.config import COUNT, DISCOUNT, POSITIVE, PRESET, RESULT, SUBJECT, require
 from protovalue.data.dataset import Dataset
-from protovalue.data.sampler import generator_at
 from protovalue.losses import graph_drawing_loss
 from protovalue.nets.layers import Dense
 from protovalue.presets import METHODS, PRETRAIN, Presets
-from protovalue.pretrain.base import Method, Sample, seeded
+from protovalue.pretrain.base import Method, Sample
 from protovalue.pretrain.config import PretrainConfig
-
-STREAM = 2  # of a step's random numbers: how far ahead the second state lies
+from protovalue.randomness import Purpose, generator_at, seeded
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,13 +55,13 @@ class Laplacian(Method):
         self, config: LaplacianConfig, data: Dataset | None, observation_shape: tuple[int, ...], device: str
     ) -> None:
         super().__init__(config, data, observation_shape, device)
-        self.head = Dense(self.encoder.num_features, config.dimensions, seeded(config.seed, 1))
+        self.head = Dense(self.encoder.num_features, config.dimensions, seeded(config.seed, Purpose.METHOD))
 
     def sample(self, step: int) -> Sample:
         """Return states and, for each, one that follows it in its episode."""
         data = self.data
         episode, at = data.locate(self.sampler.indices(step))
-        uniform = generator_at(self.config.seed, step, STREAM).random(len(at))
+        uniform = generator_at(self.config.seed, Purpose.AHEAD, step).random(len(at))
         later = at + steps_ahead(uniform, data.lengths[episode] - at, self.config.ahead)
         first, second = (data.windows(episode, place - data.stack + 1, data.stack) for place in (at, later))
         return {"obs": torch.from_numpy(first), "later": torch.from_numpy(second)}

@@ -11,9 +11,10 @@ from protovalue.data.dataset import Dataset
 from protovalue.losses import q_loss, q_target
 from protovalue.nets.heads import TaskHeads
 from protovalue.presets import METHODS, PRETRAIN, Presets
-from protovalue.pretrain.base import Method, Sample, seeded
+from protovalue.pretrain.base import Method, Sample
 from protovalue.pretrain.config import PretrainConfig
 from protovalue.pretrain.target import TargetNetwork
+from protovalue.randomness import Purpose, seeded
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +49,7 @@ class EnvironmentReward(Method):
         self, config: RewardConfig, data: Dataset | None, observation_shape: tuple[int, ...], device: str
     ) -> None:
         super().__init__(config, data, observation_shape, device)
-        self.head = TaskHeads(self.encoder.num_features, 1, self.data.num_actions, seeded(config.seed, 1))
+        self.head = TaskHeads(self.encoder.num_features, 1, self.data.num_actions, seeded(config.seed, Purpose.METHOD))
         self.target = TargetNetwork({"encoder": self.encoder, "head": self.head}, config.target_ema)
 
     def sample(self, step: int) -> Sample:

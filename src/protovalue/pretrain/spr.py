@@ -10,16 +10,14 @@ from torch import Tensor, nn
 
 from protovalue.config import COUNT, DISCOUNT, NOT_NEGATIVE, PRESET, RESULT, SUBJECT, Range, require
 from protovalue.data.dataset import Dataset
-from protovalue.data.sampler import generator_at
 from protovalue.losses import latent_loss
 from protovalue.nets.encoders import Encoder
 from protovalue.nets.layers import Conv, Dense, flatten, planes, renormalize
 from protovalue.presets import METHODS, PRETRAIN, Presets
-from protovalue.pretrain.base import Method, Sample, seeded
+from protovalue.pretrain.base import Method, Sample
 from protovalue.pretrain.config import PretrainConfig
 from protovalue.pretrain.target import TargetNetwork
-
-STREAM = 1  # of a step's random numbers: augmentation
+from protovalue.randomness import Purpose, generator_at, seeded
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +89,7 @@ class SelfPredictive(Method):
     ) -> None:
         super().__init__(config, data, observation_shape, device)
         self.max_gradient_norm = config.max_gradient_norm
-        draw = seeded(config.seed, 1)
+        draw = seeded(config.seed, Purpose.METHOD)
         self.encoder.readout = "projection"
         features, channels = self.encoder.num_features, self.encoder.latent_shape[0]
         self.transition = Transition(channels, self.data.num_actions, config.channels * config.width, draw)
@@ -102,7 +100,7 @@ class SelfPredictive(Method):
         """Return segments, and the random numbers of their augmentation."""
         config = self.config
         segments = self.sampler.segments(step, config.horizon)
-        rng = generator_at(config.seed, step, STREAM)
+        rng = generator_at(config.seed, Purpose.AUGMENTATION, step)
         size = (len(segments.action), config.horizon + 1)  # each observation has its own
         sample = {
             "frames": torch.from_numpy(segments.frames),

@@ -13,6 +13,7 @@ from protovalue.evaluate.scores import (
     paper_scores,
     with_human_scores,
 )
+from protovalue.randomness import numpy_generator
 from protovalue.report.model import Aggregate
 from protovalue.report.numbers import SCORE_DIGITS, fixed
 from protovalue.report.table import Table, as_table, filled
@@ -62,4 +63,4 @@ def paper_report() -> Table:
 def _aggregates(returns: Mapping[str, float]) -> dict[str, Estimate]:
     kept, _ = with_human_scores(returns)
     scores = {game: np.array([[human_normalised(game, returns[game])]]) for game in kept}
-    return aggregates(scores, np.random.default_rng(0))  # nothing is drawn: one number for each game
+    return aggregates(scores, numpy_generator(0))  # nothing is drawn: one number for each game

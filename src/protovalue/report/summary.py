@@ -17,6 +17,7 @@ from protovalue.evaluate.aggregate import (
     mean_interval,
     profile_with_interval,
 )
+from protovalue.randomness import numpy_generator
 from protovalue.report.cells import CellResult
 from protovalue.report.model import STATISTIC_TITLES, Aggregate, GameScore
 from protovalue.report.numbers import short
@@ -174,7 +175,7 @@ def over_games(scores: Mapping[str, Mapping[str, Array]], draws: int) -> tuple[A
     """Return the aggregates of every method, each with a generator of its own: adding a method changes no other."""
     rows = []
     for method, games in scores.items():
-        found = aggregates(games, np.random.default_rng(SEED), draws)
+        found = aggregates(games, numpy_generator(SEED), draws)
         encoders, agents = (min(array.shape[axis] for array in games.values()) for axis in (0, 1))
         rows.append(Aggregate(method, len(games), encoders, agents, found))
     return tuple(rows)
@@ -189,15 +190,14 @@ def profiles(scores: Mapping[str, Mapping[str, Array]], draws: int) -> dict[str,
     low = min(0.0, float(np.quantile(everything, 0.02)))
     high = max(1.0, min(float(np.quantile(everything, 0.98)), 4.0))
     taus = np.linspace(low, 1.05 * high, 121)
-    return {m: profile_with_interval(games, taus, np.random.default_rng(SEED), draws) for m, games in scores.items()}
+    return {m: profile_with_interval(games, taus, numpy_generator(SEED), draws) for m, games in scores.items()}
 
 
 def improvements(scores: Mapping[str, Mapping[str, Array]], draws: int) -> dict[str, Estimate]:
     """Return the probability that a run of the first method scores higher than one of each other, by that method."""
     first, *others = scores or ("",)
     return {
-        other: improvement_with_interval(scores[first], scores[other], np.random.default_rng(SEED), draws)
-        for other in others
+        other: improvement_with_interval(scores[first], scores[other], numpy_generator(SEED), draws) for other in others
     }
 
 

@@ -18,6 +18,7 @@ from protovalue.errors import UserError
 from protovalue.files import read_json, write_json
 from protovalue.indicators.precompute import default_cache
 from protovalue.nets.encoders import make_encoder
+from protovalue.randomness import throwaway
 from protovalue.schema import checked
 from protovalue.study.folder import History, histories, read_events
 from protovalue.study.plan import Stage
@@ -97,7 +98,7 @@ def multiply_adds(env: str, encoder: str, width: int) -> int:
     shape = made.single_observation_space.shape
     made.close()
     with torch.inference_mode():
-        network = make_encoder(encoder, shape, width, torch.Generator().manual_seed(0)).to("meta")
+        network = make_encoder(encoder, shape, width, throwaway()).to("meta")
         counter = FlopCounterMode(display=False)
         with counter:
             network(torch.zeros((1, *shape), dtype=torch.uint8, device="meta"))

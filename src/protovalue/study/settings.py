@@ -7,7 +7,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from protovalue.config import default_of, flag, names_where
+from protovalue.config import default_of, flag, flag_words, names_where, texts
 from protovalue.envs.options import EnvOptions
 from protovalue.errors import UserError, unknown
 from protovalue.study.lines import Source
@@ -95,24 +95,14 @@ def words(config: Any, positional: Sequence[str] = (), always: Sequence[str] = (
     """Write a config as the words of a command line: what differs from the defaults, and `always` those fields."""
     found: list[str] = []
     for name in positional:
-        found += _texts(getattr(config, name))
+        found += texts(getattr(config, name))
     for field in sorted(fields(config), key=lambda field: (field.name not in always, field.name != "out")):
         value = getattr(config, field.name)
         if field.name in positional or (field.name not in always and value == default_of(field)):
             continue
         if isinstance(value, EnvOptions):
             for name, option in value.given().items():
-                found += _flag(name, option) if option is not False else []  # off is every environment's default
+                found += flag_words(name, option) if option is not False else []  # off is every environment's default
         else:
-            found += _flag(field.name, value)
+            found += flag_words(field.name, value)
     return found
-
-
-def _flag(name: str, value: Any) -> list[str]:
-    if isinstance(value, bool):
-        return [flag(name) if value else flag(f"no_{name}")]
-    return [flag(name), *_texts(value)]
-
-
-def _texts(value: Any) -> list[str]:
-    return [str(part) for part in (value if isinstance(value, tuple) else (value,))]

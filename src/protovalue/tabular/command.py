@@ -1,10 +1,9 @@
 """What `pvn tabular` runs: build the world, compute, draw, write the page."""
 
-import numpy as np
-
 from protovalue.errors import UserError, unknown
 from protovalue.processes import one_thread
 from protovalue.progress import ProgressBar
+from protovalue.randomness import numpy_generator
 from protovalue.tabular import experiments, figures, gridworlds
 from protovalue.tabular.config import TabularConfig
 from protovalue.tabular.gridworlds import Walls, World
@@ -81,4 +80,4 @@ def build_world(config: TabularConfig) -> World:
         return gridworlds.ring(size)
     if name == "chain":
         return gridworlds.chain(size, convention)
-    return gridworlds.random_mdp(size, np.random.default_rng(config.seed))
+    return gridworlds.random_mdp(size, numpy_generator(config.seed))
