@@ -77,7 +77,7 @@ def memory_growth(folder: Path, batches: int) -> float:
 def learner() -> Callable[[np.ndarray], None]:
     """A step of the first layer and pooling of an Impala network, forward and backward."""
     net = nn.Sequential(nn.Conv2d(4, 16, 3, padding=1), nn.MaxPool2d(3, 2), nn.Conv2d(16, 16, 3, padding=1), nn.ReLU())
-    net = net.to(memory_format=torch.channels_last)
+    net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def learn(obs: np.ndarray) -> None:
         x = torch.from_numpy(obs).to(torch.float32, memory_format=torch.channels_last).div_(255)
@@ -117,7 +117,7 @@ def checking_cost(folder: Path, steps: int) -> tuple[float, float]:
     """
     data = open_dataset(folder)
     start = time.perf_counter()
-    data._check(np.arange(data.num_episodes))
+    data.check_episodes(np.arange(data.num_episodes))
     first = time.perf_counter() - start
     sampler, learn = Sampler(data, BATCH, seed=0), learner()
     spent = {"checks": 0.0}
@@ -135,7 +135,7 @@ def checking_cost(folder: Path, steps: int) -> tuple[float, float]:
     with (
         mock.patch.object(fmt, "crc32", timed(fmt.crc32)),
         mock.patch.object(zstandard, "frame_content_size", timed(zstandard.frame_content_size)),
-        mock.patch.object(data, "_check", timed(data._check)),
+        mock.patch.object(data, "check_episodes", timed(data.check_episodes)),
     ):
         batches = [sampler.batch(step) for step in range(steps)]
     learn(batches[0].obs)
@@ -174,7 +174,8 @@ class PackageGame:
         """Start an episode."""
         self.env.seed(seed)
         self.env.reset()
-        return self.env.state()
+        obs: np.ndarray = self.env.state()
+        return obs
 
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool]:
         """Play a step."""

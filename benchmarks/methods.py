@@ -22,9 +22,12 @@ from protovalue.data.config import CollectConfig
 from protovalue.data.dataset import open_dataset
 from protovalue.data.sampler import Prefetcher
 from protovalue.nets.memory import keep_freed_memory
-from protovalue.pretrain import loop
+from protovalue.presets import resolved
 from protovalue.pretrain.base import Method
+from protovalue.pretrain.loop import probe_of
 from protovalue.pretrain.methods import method_class, method_names
+from protovalue.pretrain.trainer import Trainer
+from protovalue.runs import Run
 
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     **{name: (name, {}) for name in method_names() if name != "random"},  # which has no steps
@@ -43,9 +46,11 @@ def make(variant: str, folder: Path, game: str) -> Method:
     cls = method_class(name)
     data = open_dataset(folder)
     data.load(1 << 30)
-    kept = {"cache": folder.parent / "cache"} if name in ("pvn", "cumulants") else {}
-    config = cls.Config(out=folder, data=(folder,), **kept, **SETTINGS[game], **changes)
-    return cls(cls.resolve(config, game), data, data.observation_shape, "cpu")
+    given: dict[str, Any] = {**SETTINGS[game], **changes}
+    if name in ("pvn", "cumulants"):
+        given["cache"] = folder.parent / "cache"
+    config = cls.Config(out=folder, data=(folder,), **given)
+    return cls(resolved(config, game), data, data.observation_shape, "cpu")
 
 
 def worker(variant: str, folder: Path, game: str) -> None:
@@ -53,22 +58,19 @@ def worker(variant: str, folder: Path, game: str) -> None:
     torch.set_num_threads(1)
     keep_freed_memory()  # as the loop does
     method = make(variant, folder, game)
-    optimizer = loop._optimizer(method, method.config)
-    assert optimizer is not None
+    probe = probe_of(method.data, game, "cpu")
     before = peak()
-    with Prefetcher(method.sample, range(10**9), method.sample_bytes()) as samples:
+    with (
+        Run.open(folder.parent / f"run-{os.getpid()}", {}) as run,
+        Prefetcher(method.sample, range(10**9), method.sample_bytes()) as samples,
+    ):
+        trainer = Trainer(method, run, probe, "cpu", quiet=True)
         endless = iter(samples)
         for line in sys.stdin:
             clock, work = [], []
             for _ in range(int(line)):
                 start, start_work = time.perf_counter(), time.process_time()
-                loss, _ = method.loss(next(endless))
-                optimizer.zero_grad(set_to_none=True)
-                loss.backward()
-                if method.max_gradient_norm:
-                    torch.nn.utils.clip_grad_norm_(method.parameters(), method.max_gradient_norm)
-                optimizer.step()
-                method.after_step()
+                trainer.step(next(endless))
                 clock.append(time.perf_counter() - start)
                 work.append(time.process_time() - start_work)
             answer = {"clock": clock, "work": work, "peak": peak(), "own": peak() - before}

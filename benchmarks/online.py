@@ -19,22 +19,23 @@ from protovalue.online.agent import Agent, Rule
 from protovalue.online.config import AgentConfig, DqnConfig, OnlineConfig
 from protovalue.online.dqn import Dqn
 from protovalue.online.loop import Loop, Room
-from protovalue.online.presets import resolve
-from protovalue.online.replay import Batch, Layout, Replay
+from protovalue.online.replay import Layout, Replay, ReplayBatch
+from protovalue.presets import resolved
 from protovalue.runs import Run
 
 
 class Reencoding(Dqn):
     """What a plain DQN on a frozen encoder does: frames in the replay, encoded again in every update."""
 
-    def features_of(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+    def features_of(self, batch: ReplayBatch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
         """Encode x and x' by the frozen encoder."""
         with torch.no_grad():
-            x, next_x = (self._encode(self.encoders, part) for part in (batch.obs, batch.next_obs))
+            x, next_x = (self.encode(self.encoders, part) for part in (batch.obs, batch.next_obs))
         return x, next_x, None
 
-    def _parameters_of(self, which: str) -> list[tuple[torch.nn.Parameter, slice, tuple[int, ...]]]:
-        return Agent._parameters_of(self, which)  # the encoder is not trained
+    def parameters_of(self, which: str) -> list[tuple[torch.nn.Parameter, slice, tuple[int, ...]]]:
+        """Leave out the encoder, which is not trained."""
+        return Agent.parameters_of(self, which)
 
 
 def steps_per_second(
@@ -81,7 +82,7 @@ def timed(owner: Any, name: str, part: str, watch: dict[str, float]) -> None:
 def online_config(env: str, encoder: str, seeds: int) -> OnlineConfig:
     """Return the settings of a run that is only measured."""
     config = OnlineConfig(env=env, out=Path("unused"), encoder=encoder, seeds=f"0-{seeds - 1}", replay_size=2_000)
-    return resolve(config, linear_dqn.PRESETS)
+    return resolved(config, config.env)
 
 
 class Table(dict[str, float]):
@@ -120,6 +121,7 @@ def against_reencoding(result: Table, seconds: float, repeats: int) -> None:
     for _ in range(repeats):
         config = online_config("atari/Pong", "random:impala:1", 9)
         env, agent, recorded = linear_dqn.prepare(config)
+        assert isinstance(agent, linear_dqn.LinearDqn)
         encoder = agent.encoder.encoder
         ours = steps_per_second(config, (env, agent, recorded), seconds)
         env = linear_dqn.prepare(config)[0]
@@ -196,7 +198,7 @@ def against_sb3(result: Table, seconds: float, repeats: int) -> None:
             return obs[0, 0].transpose(2, 0, 1).astype(np.uint8)
 
     settings = DqnConfig(env="minatar/breakout", out=Path("unused"), replay_size=10_000, replay_min=100)
-    config = resolve(replace(settings, update_every=1, n_step=1), dqn.PRESETS)
+    config = resolved(replace(settings, update_every=1, n_step=1), settings.env)
     rates: dict[str, list[float]] = {"ours": [], "sb3": []}
     for _ in range(repeats):
         rates["ours"].append(steps_per_second(config, dqn.prepare(config), seconds))

@@ -26,15 +26,17 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
+from protovalue.config import PRESET
 from protovalue.data.collect import collect
 from protovalue.data.config import CollectConfig
 from protovalue.data.dataset import Dataset, open_dataset
 from protovalue.data.sampler import Prefetcher, Sampler
 from protovalue.losses import successor_measure_loss
 from protovalue.nets.memory import keep_freed_memory
-from protovalue.nets.statistics import feature_statistics
-from protovalue.pretrain import loop
+from protovalue.presets import resolved
+from protovalue.pretrain.loop import probe_of
 from protovalue.pretrain.pvn import ProtoValueNetwork, PvnConfig
+from protovalue.pretrain.trainer import Trainer
 from protovalue.runs import Run
 
 BATCH, TASKS, ACTIONS = 256, 100, 6
@@ -90,7 +92,7 @@ class ReferenceImpala(nn.Module):
             x = conv(x)
             before = x.shape[2] % 2
             x = F.max_pool2d(F.pad(x, (before, 1, before, 1), value=-torch.inf), 3, 2)
-            for block in blocks:
+            for block in blocks.children():
                 x = x + block(x)
         return F.relu(self.dense(F.relu(x).flatten(1)))
 
@@ -156,7 +158,7 @@ def reference_step(folder: Path) -> Callable[[], dict[str, float]]:
 
 
 class Ours:
-    """The project's own step, as `pretrain/loop.py` takes it, on the data set in `folder`."""
+    """The project's own step, as its trainer takes it, on the data set in `folder`."""
 
     def __init__(self, folder: Path, width: int | None = 1, tasks: int | None = TASKS, batch: int = BATCH) -> None:
         self.data = open_dataset(folder)
@@ -164,26 +166,23 @@ class Ours:
             self.config(folder, self.data, width, tasks, batch), self.data, self.shape, "cpu"
         )
         self.data.load(1 << 30)
-        optimizer = loop._optimizer(self.method, self.method.config)
-        assert optimizer is not None
-        self.optimizer = optimizer
+        run = Run.open(folder.parent / f"run-{os.getpid()}", {})  # held until the process ends
+        self.trainer = Trainer(self.method, run, probe_of(self.data, self.data.env_id, "cpu"), "cpu", quiet=True)
         self.samples = iter(Prefetcher(self.method.sample, MANY, self.method.sampler.batch_bytes))
 
     @staticmethod
     def config(folder: Path, data: Dataset, width: int | None, tasks: int | None, batch: int) -> PvnConfig:
         """Return the settings: m = 1000 with as many networks as m = 100, because rewards are not what is measured."""
         config = PvnConfig(
-            out=folder.parent / "run",
+            out=folder.parent,  # not looked at: the run is the trainer's
             data=(folder,),
             cache=folder.parent / "cache",
-            width=width,
-            tasks=tasks,
+            width=PRESET if width is None else width,
+            tasks=PRESET if tasks is None else tasks,
             batch_size=batch,
             tasks_per_module=100 if tasks == 1000 else 10,
         )
-        resolved = ProtoValueNetwork.resolve(config, data.env_id)
-        assert isinstance(resolved, PvnConfig)
-        return resolved
+        return resolved(config, data.env_id)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -195,39 +194,30 @@ class Ours:
         start, asked = clock(), time.perf_counter()
         sample = next(self.samples)
         waited = time.perf_counter() - asked
-        loss, _ = self.method.loss(sample)
-        self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
-        self.optimizer.step()
-        self.method.after_step()
+        self.trainer.step(sample)
         return {"seconds": clock() - start, "waited": waited}
 
     def around(self) -> dict[str, float]:
-        """Measure what surrounds a step, in seconds per step.
+        """Measure what surrounds a step, in seconds per step; at least one must have been taken.
 
         Batches are made in the background: what they take from the step is their processor time, shared out over the
         threads that would have used it.
         """
         method, config = self.method, self.method.config
         making, rewards, logging, saving = [], [], [], []
-        probe = loop._probe(self.data, "cpu")
-        assert probe is not None
-        with Run.open(config.out, {}) as run:
-            for step in range(1, 8):
-                start = time.thread_time()
-                method.sample(step)
-                making.append(time.thread_time() - start)
-                start = time.thread_time()
-                method.tasks.rewards(method.sampler.indices(step))
-                rewards.append(time.thread_time() - start)
-                start = time.perf_counter()
-                loop._gradient_norm(method)
-                with torch.inference_mode():
-                    run.log(step, feature_statistics(method.encoder(probe)))
-                logging.append(time.perf_counter() - start)
-                start = time.perf_counter()
-                run.save(step, loop._tensors(method, self.optimizer), {})
-                saving.append(time.perf_counter() - start)
+        for step in range(1, 8):
+            start = time.thread_time()
+            method.sample(step)
+            making.append(time.thread_time() - start)
+            start = time.thread_time()
+            method.tasks.rewards(method.sampler.indices(step))
+            rewards.append(time.thread_time() - start)
+            start = time.perf_counter()
+            self.trainer.log()
+            logging.append(time.perf_counter() - start)
+            start = time.perf_counter()
+            self.trainer.save()
+            saving.append(time.perf_counter() - start)
         threads = torch.get_num_threads()
         reward = statistics.median(rewards) / threads
         return {

@@ -48,7 +48,9 @@ def random_states(env: Env, count: int, rng: np.random.Generator) -> list[dict[s
     while len(states) < count:
         for _ in range(int(rng.integers(5, 30))):
             env.step(rng.integers(env.num_actions, size=1))
-        states.append(env.save_state())
+        state = env.save_state()
+        assert state is not None
+        states.append(state)
     return states
 
 
@@ -69,7 +71,8 @@ def rollout(env: Env, state: dict[str, Any], first: int, rng: np.random.Generato
 def correlations(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Pearson correlation of each column."""
     x, y = x - x.mean(0), y - y.mean(0)
-    return (x * y).sum(0) / np.sqrt((x**2).sum(0) * (y**2).sum(0))
+    found: np.ndarray = (x * y).sum(0) / np.sqrt((x**2).sum(0) * (y**2).sum(0))
+    return found
 
 
 def measure(game: str, folder: Path, states: int, rollouts: int, steps: int) -> dict[str, float]:

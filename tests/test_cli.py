@@ -7,6 +7,7 @@ import pytest
 
 from protovalue import cli
 from protovalue.cli import COMMANDS, main
+from protovalue.config import PRESET
 
 
 def modules_after(code: str) -> set[str]:
@@ -48,7 +49,7 @@ def test_every_command_explains_itself_with_an_example_that_parses(name, capsys,
     assert len(called) == 1
 
 
-@pytest.mark.parametrize(("flags", "expected"), [([], None), (["--double"], True), (["--no-double"], False)])
+@pytest.mark.parametrize(("flags", "expected"), [([], PRESET), (["--double"], True), (["--no-double"], False)])
 def test_a_switch_can_be_turned_off_that_a_preset_has_on(flags, expected, monkeypatch):
     called, load = [], cli._load
     monkeypatch.setattr(cli, "_load", lambda where: called.append if where == COMMANDS["dqn"].run else load(where))

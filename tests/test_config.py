@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from protovalue.bench import BenchConfig
+from protovalue.config import flag, flag_words
 from protovalue.data.config import (
     CollectConfig,
     DataInfoConfig,
@@ -16,8 +17,8 @@ from protovalue.data.config import (
 from protovalue.demo import DemoConfig
 from protovalue.envs.options import EnvOptions
 from protovalue.errors import UserError
+from protovalue.presets import resolved
 from protovalue.pretrain.config import PretrainConfig
-from protovalue.pretrain.methods import method_class
 from protovalue.pretrain.pvn import PvnConfig
 from protovalue.report.config import ReportConfig
 from protovalue.study.config import StudyPlanConfig, StudyRunConfig
@@ -83,7 +84,7 @@ def test_the_range_of_a_setting(config: type[Any], name: str, good: list[Any], b
 
 
 @pytest.mark.parametrize(
-    ("config", "given", "flag"),
+    ("config", "given", "named"),
     [
         (CollectConfig, {"policy": "dqn", "num_envs": 2}, "--num-envs"),
         (PvnConfig, {"burn_in": 5}, "--burn-in"),
@@ -93,15 +94,15 @@ def test_the_range_of_a_setting(config: type[Any], name: str, good: list[Any], b
         (PvnConfig, {"indicator": "mine.py", "tasks_per_module": 3}, "--tasks-per-module"),
         (PvnConfig, {"indicator": "mine.py", "rni_network": "dqn"}, "--rni-network"),
         (PvnConfig, {"indicator": "hash", "rni_output": "linear"}, "--rni-output"),
-        (PvnConfig, {"target_every": 3, "target_ema": 0.5}, "--target-every"),
+        (PvnConfig, {"target_every": 3, "target_ema": 0.5}, "--target-ema"),
         (ReportConfig, {"features": "none", "mds": "metric"}, "--mds"),
         (ReportConfig, {"runs": (), "paper": True, "features": "first"}, "--features"),
         (ReportConfig, {"runs": (), "paper": True, "draws": 100}, "--draws"),
         (ReportConfig, {"runs": (), "paper": True, "out": OUT}, "--out"),
     ],
 )
-def test_settings_that_do_not_go_together(config: type[Any], given: dict[str, Any], flag: str) -> None:
-    with pytest.raises(UserError, match=f"^{flag}: found .*, expected "):
+def test_settings_that_do_not_go_together(config: type[Any], given: dict[str, Any], named: str) -> None:
+    with pytest.raises(UserError, match=f"^{named}: found .*, expected "):
         config(**{**NEEDED[config], **given})
 
 
@@ -163,10 +164,9 @@ def test_options_of_an_environment_that_were_given() -> None:
 
 def test_what_a_preset_leaves_unset_where_it_does_not_apply(tmp_path: Path) -> None:
     """The recorded settings hold no value that nobody looked at."""
-    cls = method_class("pvn")
 
-    def resolved(**given: Any) -> Any:
-        return cls.resolve(PvnConfig(out=tmp_path, **given), "minatar/breakout")
+    def settings(**given: Any) -> Any:
+        return resolved(PvnConfig(out=tmp_path, **given), "minatar/breakout")
 
     own = ("burn_in", "normalize", "tasks_per_module", "rni_network", "rni_output", "target_ema", "target_every")
     expected = {
@@ -179,4 +179,14 @@ def test_what_a_preset_leaves_unset_where_it_does_not_apply(tmp_path: Path) -> N
         ),
     }  # fmt: skip
     for given, values in expected.items():
-        assert tuple(getattr(resolved(**dict(given)), name) for name in own) == values
+        assert tuple(getattr(settings(**dict(given)), name) for name in own) == values
+
+
+def test_a_field_on_the_command_line() -> None:
+    assert flag("batch_size") == "--batch-size"
+    assert [flag_words("clip_rewards", True), flag_words("clip_rewards", False)] == [
+        ["--clip-rewards"],
+        ["--no-clip-rewards"],
+    ]
+    assert flag_words("data", (Path("a b"), Path("c"))) == ["--data", "a b", "c"]
+    assert flag_words("learning_rate", 0.5) == ["--learning-rate", "0.5"]

@@ -16,11 +16,12 @@ from protovalue.errors import UserError
 from protovalue.evaluate.episodes import load_agent
 from protovalue.files import read_json, size_and_crc, write_json
 from protovalue.online.config import OnlineConfig
-from protovalue.online.linear_dqn import PRESETS, prepare, with_environment
-from protovalue.online.presets import resolve
+from protovalue.online.linear_dqn import prepare, with_environment
+from protovalue.presets import resolved
 from protovalue.report import summary
-from protovalue.report.results import read_results
+from protovalue.report.reading import read_results
 from protovalue.study.command import open_study
+from protovalue.study.folder import write_study
 from protovalue.study.rates import Rate, rates_file, remember, remembered
 
 FEW = 20  # damages of each file
@@ -59,7 +60,7 @@ def made(tmp_path_factory):
     study, root, laid_out = open_study(folder / "study.toml", folder / "out")
     for stage in laid_out.stages:
         assert main(list(stage.command[1:])) == 0
-    write_json(root / "study.json", laid_out.fields(study))
+    write_study(root, laid_out.fields(study))
     for name in ("data", "pretrain", "online", "dqn"):
         (one,) = (root / name).iterdir()
         (folder / name).symlink_to(one)
@@ -133,7 +134,8 @@ def test_the_config_of_an_encoder(made):
     config = OnlineConfig(encoder=str(made / "pretrain"), out=Path("new"))
 
     def begin() -> None:
-        prepare(resolve(with_environment(config), PRESETS))[0].close()
+        known = with_environment(config)
+        prepare(resolved(known, known.env))[0].close()
 
     assert check(made / "pretrain/encoder/config.json", begin, FEW, 1) > FEW / 5
 

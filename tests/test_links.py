@@ -10,7 +10,7 @@ import pytest
 from protovalue.cli import main
 from protovalue.errors import UserError
 from protovalue.study.engine import Job, LocalProcesses
-from protovalue.study.state import Events
+from protovalue.study.folder import Events
 from protovalue.study.worker import wait_for_workers
 
 

@@ -298,7 +298,7 @@ def test_one_is_described_with_its_options(tmp_path, capsys):
         "  name: str | None [None]",
     ]
     assert main(["list", "methods", "laplacian"]) == 0
-    assert "  dimensions: int | None [None]" in capsys.readouterr().out.splitlines()
+    assert "  dimensions: int [100; small minatar 50]" in capsys.readouterr().out.splitlines()
     assert main(["list", "encoders", "sised"]) == 2
     assert "unknown encoder 'sised'" in capsys.readouterr().err
     assert main(["list", "all", "pvn"]) == 2

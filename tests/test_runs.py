@@ -275,7 +275,7 @@ def test_a_run_in_a_folder_that_is_the_users_own_link_is_a_run(tmp_path, uninter
     ("field", "value", "message"),
     [
         ("format", "something", "config.json: field format: found 'something', expected 'protovalue run'"),
-        ("version", 2, "config.json: field version: found 2, expected 1"),
+        ("version", 3, "config.json: field version: found 3, expected 2"),
         ("config", [], "config.json: field config: found [], expected an object"),
         ("versions", [], "config.json: field versions: found [], expected at least one entry"),
         ("versions", [{"torch": 2}], "config.json: field versions[0].torch: found 2, expected text"),

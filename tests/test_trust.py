@@ -17,6 +17,7 @@ from protovalue.files import read_json, write_json
 from protovalue.indicators.precompute import load_indicator
 from protovalue.nets.encoders import make_encoder
 from protovalue.study.command import open_study
+from protovalue.study.folder import write_study
 
 SPY = """
 from pathlib import Path
@@ -185,9 +186,11 @@ def test_nothing_is_imported_that_a_data_set_names(modules, hostile, tmp_path, c
     change(hostile / "data/manifest.json", env_id=SPYING, env_options={"stack": 1, "max_steps": None})
     main(f"data info {hostile}/data --picture {tmp_path}/frames.png".split())
     main(f"data verify {hostile}/data".split())
-    small = "--steps 2 --batch-size 4 --tasks 8 --encoder minatar"
+    small = "--steps 2 --batch-size 4 --tasks 8 --architecture minatar"
     assert main(f"pretrain --data {hostile}/data --out {tmp_path}/run {small}".split()) == 0
-    assert main(f"pretrain --method random --data {hostile}/data --encoder minatar --out {tmp_path}/r".split()) == 0
+    assert (
+        main(f"pretrain --method random --data {hostile}/data --architecture minatar --out {tmp_path}/r".split()) == 0
+    )
     capsys.readouterr()
     assert main(f"online --encoder {tmp_path}/run --out {tmp_path}/online".split()) == 2
     assert "--env gym/spy:Screen-v0" in one_line(capsys)
@@ -250,10 +253,10 @@ def test_an_environment_or_an_encoder_of_a_users_file_is_named_again(modules, ho
         change(hostile / "online/config.json", config__encoder=str(hostile / "pretrain"))
         assert main(f"evaluate {hostile}/online --episodes 1".split()) == 2
         assert "(--code path/to/" in one_line(capsys)
-        change(hostile / "dqn/config.json", config__encoder=name, config__env="minatar/breakout")
+        change(hostile / "dqn/config.json", config__architecture=name, config__env="minatar/breakout")
         assert main(f"evaluate {hostile}/dqn --episodes 1".split()) == 2
         assert "(--code path/to/" in one_line(capsys)
-        change(hostile / "dqn/config.json", config__encoder="minatar", config__env=f"{name}/x")
+        change(hostile / "dqn/config.json", config__architecture="minatar", config__env=f"{name}/x")
         assert main(f"evaluate {hostile}/dqn --episodes 1".split()) == 2
         assert "(--env path/to/" in one_line(capsys)
         change(hostile / "online/config.json", config__encoder=f"random:{name}:1", config__code=[spy])
@@ -261,7 +264,7 @@ def test_an_environment_or_an_encoder_of_a_users_file_is_named_again(modules, ho
         assert "--code path/to/" in one_line(capsys) or name == "spy"
         change(hostile / "data/manifest.json", env_id=f"{name}/x", env_options={"stack": 1, "own": 2})
         main(f"data info {hostile}/data".split())
-        small = "--method random --encoder minatar"
+        small = "--method random --architecture minatar"
         assert main(f"pretrain {small} --data {hostile}/data --out {tmp_path}/r{len(name)}".split()) == 0
         main(f"report {hostile}/online {hostile}/dqn --out {tmp_path}/page --draws 100".split())
         capsys.readouterr()
@@ -280,14 +283,14 @@ num_envs = 2
 [pretrain]
 steps = 2
 batch_size = 4
-encoder = "minatar"
+architecture = "minatar"
 [online]
 steps = 12
 replay_min = 5
 [dqn]
 steps = 12
 replay_min = 5
-encoder = "minatar"
+architecture = "minatar"
 [evaluate]
 episodes = 1
 [methods.pvn]
@@ -304,7 +307,7 @@ def test_the_users_own_study_may_name_a_module_and_all_its_commands_work(modules
     for stage in laid_out.stages:
         forget()
         assert main(list(stage.command[1:])) == 0, stage.id
-    write_json(tmp_path / "out/study.json", laid_out.fields(study))
+    write_study(tmp_path / "out", laid_out.fields(study))
     forget()
     assert main(f"report {tmp_path}/out --out {tmp_path}/page --draws 100 --env {SCREEN}".split()) == 0
     assert "cannot be played" not in capsys.readouterr().out

@@ -3,23 +3,25 @@
 import importlib.util
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 from tyro.conf import Positional
 
 import protovalue
+from protovalue.config import RESULT, SUBJECT, Settings
 from protovalue.errors import UserError, unknown
 
 
 @dataclass(frozen=True)
-class BenchConfig:
+class BenchConfig(Settings):
     """Run one of the benchmarks in benchmarks/ and print its table and one line of JSON.
 
     Example: pvn bench data
     """
 
-    name: Positional[str]
+    name: Annotated[Positional[str], SUBJECT]
     """Which benchmark."""
-    quick: bool = False
+    quick: Annotated[bool, RESULT] = False
     """A smaller measurement that takes about a minute."""
 
 

@@ -1,21 +1,17 @@
 """`pvn`: one sub-command per stage. Parsing only; what a command does lives in the module it names."""
 
-import contextlib
 import importlib
-import io
 import os
-import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from protovalue import __version__
 from protovalue.errors import UserError, unknown
+from protovalue.flags import parse
 from protovalue.interrupt import ending_at_once, farewell, raised
 from protovalue.user_code import user_code
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -33,7 +29,7 @@ class Command:
 COMMANDS = {
     "collect": Command(
         "protovalue.data.config:CollectConfig",
-        "protovalue.online.record:collect_command",
+        "protovalue.collecting:collect_command",
         "Collect experience from an environment into a data set.",
     ),
     "data info": Command(
@@ -188,7 +184,7 @@ def _dispatch(args: list[str]) -> int:
     rest = args[len(name.split()) :]
     with ending_at_once():  # imports take seconds
         kind = _load(command.config)
-        config = _parse(kind if isinstance(kind, type) else kind(rest), f"pvn {name}", rest)
+        config = parse(kind if isinstance(kind, type) else kind(rest), f"pvn {name}", rest)
         run = _load(command.run)
     run(config)
     return 0
@@ -227,36 +223,6 @@ def _overview(prefix: str = "") -> str:
 def _load(where: str) -> Any:
     module, name = where.split(":")
     return getattr(importlib.import_module(module), name)
-
-
-def _parse(config: type[T], prog: str, args: list[str]) -> T:
-    """Parse `args` into a config with tyro; its boxed error becomes one line."""
-    import tyro
-
-    style = (tyro.conf.PositionalMetavarFromFieldName, tyro.conf.DisallowNone)
-    errors = io.StringIO()
-    try:
-        with contextlib.redirect_stderr(errors):
-            return tyro.cli(config, prog=prog, args=args, config=style)
-    except SystemExit as exit_:
-        if exit_.code in (0, None):
-            raise
-        raise UserError(f"{_one_line(errors.getvalue())} (`{prog} --help` explains)") from None
-
-
-def _one_line(box: str) -> str:
-    """Take the first two paragraphs out of tyro's error box: what is wrong and what was perhaps meant."""
-    text = re.sub(r"\x1b\[[0-9;]*m", "", box)
-    rows = [row.strip(" │") for row in text.splitlines() if not row.startswith(("╭", "╰"))]
-    paragraphs: list[list[str]] = [[]]
-    for row in rows:
-        if row and set(row) == {"─"}:
-            paragraphs.append([])
-        elif row:
-            paragraphs[-1].append(row)
-    kept = [" ".join(paragraph) for paragraph in paragraphs if paragraph]
-    useful = [paragraph for paragraph in kept if not paragraph.startswith(("For full helptext", "Argument helptext"))]
-    return "; ".join(useful[:2])
 
 
 if __name__ == "__main__":

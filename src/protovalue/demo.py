@@ -2,14 +2,16 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import protovalue
+from protovalue.config import PLACE, Settings
 from protovalue.errors import UserError
 from protovalue.evaluate.config import EvaluateConfig
 from protovalue.evaluate.episodes import evaluate_run
 from protovalue.report.command import report_command
 from protovalue.report.config import ReportConfig
-from protovalue.report.results import read_results
+from protovalue.report.reading import read_results
 from protovalue.study.command import study_run
 from protovalue.study.config import StudyRunConfig
 from protovalue.tabular.command import tabular
@@ -20,13 +22,13 @@ JOBS = 2
 
 
 @dataclass(frozen=True)
-class DemoConfig:
+class DemoConfig(Settings):
     """Show what there is in a few minutes: the tabular theory, collecting, pretraining, playing.
 
     Example: pvn demo --out demo
     """
 
-    out: Path = Path("demo")
+    out: Annotated[Path, PLACE] = Path("demo")
     """Folder for what the demo makes."""
 
 

@@ -17,6 +17,7 @@ from protovalue.envs.options import check_recorded
 from protovalue.errors import UserError
 from protovalue.files import beside, make_folder, read_json, size_and_crc, write_atomic, write_json
 from protovalue.nets.encoders import Encoder, make_encoder
+from protovalue.randomness import throwaway
 from protovalue.registry import name_of
 from protovalue.schema import checked, require
 
@@ -149,7 +150,7 @@ def load_encoder(path: Path | str, device: str = "cpu") -> FrozenEncoder:
         if size_and_crc(folder / MODEL)[1] != config.crc32:
             raise UserError(f"{folder / MODEL}: damaged: its checksum does not match")
         _check_shapes(config, folder)
-        encoder = _make(config, torch.Generator().manual_seed(0))
+        encoder = _make(config)
         encoder.readout = config.readout
         encoder.load_state_dict(load_file(folder / MODEL))
     except FileNotFoundError:
@@ -159,16 +160,16 @@ def load_encoder(path: Path | str, device: str = "cpu") -> FrozenEncoder:
     return FrozenEncoder(encoder, fields["about"]).to(device)
 
 
-def _make(config: _Config, generator: torch.Generator) -> Encoder:
+def _make(config: _Config) -> Encoder:
     """Build the network that a folder names, if it is known."""
-    return make_encoder(config.encoder, config.observation_shape, config.width, generator, config.options)
+    return make_encoder(config.encoder, config.observation_shape, config.width, throwaway(), config.options)
 
 
 def _check_shapes(config: _Config, folder: Path) -> None:
     """Refuse a file that has not just the parameters of the config's network, before memory is asked for them."""
     with torch.device("meta"):  # shapes without values
         try:
-            empty = _make(config, torch.Generator())
+            empty = _make(config)
         except UserError as error:
             raise UserError(f"{folder / CONFIG}: {error}") from error
     if empty.num_features != config.num_features:

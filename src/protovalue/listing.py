@@ -2,20 +2,21 @@
 
 import sys
 import typing
-from dataclasses import MISSING, dataclass, fields
-from typing import Any, Literal
+from dataclasses import dataclass, fields
+from typing import Annotated, Any, Literal
 
 from tyro.conf import Positional
 
-from protovalue.config import require
+from protovalue.config import PRESET, RESULT, Settings, default_of, require
 from protovalue.options import options_of
+from protovalue.presets import in_brackets
 from protovalue.registry import ENVIRONMENTS, METHODS, REGISTRIES, Registry
 
 USE = {"environments": "FILE.py/NAME", "encoders": "FILE.py", "methods": "FILE.py", "indicators": "FILE.py"}
 
 
-@dataclass(frozen=True)
-class ListConfig:
+@dataclass(frozen=True, kw_only=True)
+class ListConfig(Settings):
     """List environments, encoders, methods and indicators, one line each, and how a file of yours adds one.
 
     Example: pvn list indicators
@@ -23,12 +24,13 @@ class ListConfig:
     With a name or a Python file of yours, list its options: pvn list environments minatar
     """
 
-    kind: Positional[Literal["environments", "encoders", "methods", "indicators", "all"]] = "all"
+    kind: Annotated[Positional[Literal["environments", "encoders", "methods", "indicators", "all"]], RESULT] = "all"
     """What to list."""
-    name: Positional[str] = ""
+    name: Annotated[Positional[str], RESULT] = ""
     """One of them, or a Python file of yours, to list its options."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require(not self.name or self.kind != "all", "NAME", self.name, "it after environments, encoders, ...")
 
 
@@ -57,21 +59,27 @@ def lines_of(registry: Registry) -> list[str]:
 def describe(registry: Registry, name: str) -> list[str]:
     """Return what one of them is, and its options with types and defaults; a file of the user's is run."""
     cls = registry.load(name)
-    options = _settings(cls) if registry is METHODS else options_of(cls)
     games = list(getattr(cls, "games", ()))
+    own = {key: (kind, f"[{default}]") for key, (kind, default) in options_of(cls).items()}
     return [
         f"{name}: {(sys.modules[cls.__module__].__doc__ or 'no docstring').partition(chr(10))[0]}",
         *([f"  names: {', '.join(games)}"] if games else []),
-        *(f"  {key}: {_words(kind)} [{default}]" for key, (kind, default) in options.items()),
+        *(f"  {key}: {_words(kind)} {usual}" for key, (kind, usual) in (_settings(cls) or own).items()),
     ]
 
 
-def _settings(method: Any) -> dict[str, tuple[Any, Any]]:
-    """Return type and default of the settings that a method has beside those of all."""
-    config, shared = method.Config, METHODS.base_class().Config
+def _settings(cls: Any) -> dict[str, tuple[Any, str]]:
+    """Return type and default of the settings that a method has beside those of all; others have none."""
+    if not hasattr(cls, "Config"):
+        return {}
+    config, shared = cls.Config, METHODS.base_class().Config
     hints = typing.get_type_hints(config)
     own = [one for one in fields(config) if one.name not in shared.__dataclass_fields__]
-    return {one.name: (hints[one.name], None if one.default is MISSING else one.default) for one in own}
+    usual = {one.name: default_of(one) for one in own}
+    return {
+        name: (hints[name], in_brackets(name, config.presets) if default is PRESET else f"[{default}]")
+        for name, default in usual.items()
+    }
 
 
 def _words(kind: Any) -> str:

@@ -11,9 +11,7 @@ import math
 import tomllib
 import typing
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
-
-from tyro.constructors import PrimitiveConstructorSpec
+from typing import Any
 
 from protovalue.errors import UserError, unknown
 from protovalue.schema import checked
@@ -90,16 +88,3 @@ def _value(text: str) -> Any:
         return text
     value = found.get("value")
     return value if len(found) == 1 and isinstance(value, bool | int | float | str | list) else text
-
-
-OwnOptions = Annotated[
-    dict[str, Any] | None,
-    PrimitiveConstructorSpec(
-        nargs="*",
-        metavar="KEY=VALUE ...",
-        instance_from_str=parse_options,
-        is_instance=lambda value: value is None or isinstance(value, dict),
-        str_from_instance=lambda value: option_words(value or {}),
-    ),
-]
-"""The type of a setting that holds the options of a class; None is its defaults."""

@@ -15,6 +15,13 @@ R = TypeVar("R")
 _HALF = (torch.bfloat16, torch.float16)
 
 
+def choose_precision(wanted: Literal["auto", "float32", "bfloat16"], device: str) -> Precision:
+    """Return the precision for --precision on a device."""
+    if wanted == "auto":
+        return "bfloat16" if device == "cuda" else "float32"
+    return wanted
+
+
 def in_float32(function: Callable[P, R]) -> Callable[P, R]:
     """Let a function of tensors compute in float32: what comes in half precision is widened, and autocast is off.
 

@@ -219,7 +219,7 @@ ENVIRONMENTS = Registry(
     "protovalue.envs.base:Family", "docs/adding-an-environment.md",
 )  # fmt: skip
 ENCODERS = Registry(
-    "encoder", "encoders", "--encoder", "protovalue.nets", "ENCODER",
+    "encoder", "encoders", "--architecture", "protovalue.nets", "ENCODER",
     "protovalue.nets.encoders:Encoder", "docs/adding-an-encoder.md",
 )  # fmt: skip
 METHODS = Registry(

@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 
 CONFIG, METRICS, EVENTS, CHECKPOINTS, DONE = "config.json", "metrics.jsonl", "events", "checkpoints", "done.json"
 TENSORS, STATE = "tensors.safetensors", "state.json"
-FORMAT, VERSION = "protovalue run", 1
+FORMAT, VERSION = "protovalue run", 2
 _PACKAGES = ("torch", "numpy", "scipy", "gymnasium", "ale-py", "numba", "safetensors", "scikit-learn", "zstandard")
 
 Tensors = Mapping[str, NDArray[Any]]
@@ -93,7 +93,7 @@ class _Config:
 
     def __post_init__(self) -> None:
         require(self.format == FORMAT, "format", self.format, repr(FORMAT))
-        require(self.version == VERSION, "version", self.version, str(VERSION))
+        require(self.version in (1, VERSION), "version", self.version, str(VERSION))
         require(len(self.versions) > 0, "versions", self.versions, "at least one entry")
 
 
@@ -214,8 +214,24 @@ def read_run(path: Path) -> dict[str, Any]:
     if not (path / CONFIG).is_file():
         raise UserError(f"{path}: not a run: {CONFIG} is missing")
     recorded = asdict(checked(_Config, read_json(path / CONFIG), path / CONFIG))
+    if recorded["version"] == 1:
+        recorded |= {"config": renamed(recorded["config"]), "version": VERSION}
     recorded["done"] = read_json(path / DONE) if (path / DONE).is_file() else None
     return recorded
+
+
+def renamed(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the config of a run of version 1 under today's names, without what did not apply to it."""
+    kind = config.get("kind")
+    names = {} if kind == "online" else {"encoder": "architecture", **({"data": "record"} if kind == "dqn" else {})}
+    found = {names.get(name, name): value for name, value in config.items()}
+    unused = {
+        "atoms": found.get("head") != "c51",
+        "value_range": found.get("head") != "c51",
+        "replay_dtype": bool(found.get("finetune")),
+        "stages": found.get("record") is None,
+    }
+    return found | {name: None for name, not_used in unused.items() if not_used and name in found}
 
 
 def read_metrics(path: Path, whole: bool = False) -> list[dict[str, Any]]:

@@ -71,7 +71,7 @@ def test_the_real_file(tmp_path):
 def test_pretraining_on_the_real_file_needs_no_further_flag(tmp_path):
     words = ["import", "rlu", str(REAL), "--out", str(tmp_path / "set"), "--workers", "1"]
     assert main(words) == 0
-    settings = "--steps 2 --batch-size 4 --tasks 10 --encoder nature --width 1 --threads 1"
+    settings = "--steps 2 --batch-size 4 --tasks 10 --architecture nature --width 1 --threads 1"
     assert main(["pretrain", "--data", f"{tmp_path}/set", "--out", f"{tmp_path}/run", *settings.split()]) == 0
     assert (tmp_path / "run" / "encoder").is_dir()
 

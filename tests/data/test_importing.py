@@ -13,7 +13,7 @@ from protovalue.data.dataset import open_dataset
 from protovalue.data.format import End
 from protovalue.data.importing import (
     Encoded,
-    Plan,
+    ImportPlan,
     Tally,
     Workers,
     atari_manifest,
@@ -27,13 +27,13 @@ from protovalue.data.importing import (
     run_import,
     select,
 )
-from protovalue.data.sources import DamagedError, Source
+from protovalue.data.sources import DamagedError, SourceFile
 from protovalue.errors import UserError
 from tests.data.helpers import made_up, manifest, reseal
 
 
-def source(path: str, size: int = 0) -> Source:
-    return Source(path, path, size)
+def source(path: str, size: int = 0) -> SourceFile:
+    return SourceFile(path, path, size)
 
 
 def test_rewards_are_cleaned_and_clipped():
@@ -170,7 +170,7 @@ def plan(out, files, read=None, **settings):
 
     sources = [source(name, 1_000_000 * len(contents[name])) for name in contents]
     settings = {"source": {"by": "test", "source": "SRC"}, "workers": 1, **settings}
-    return Plan(out=out, manifest=manifest(), files=sources, read=read or read_file, **settings)
+    return ImportPlan(out=out, manifest=manifest(), files=sources, read=read or read_file, **settings)
 
 
 def test_the_episodes_come_in_order_and_are_counted(tmp_path, capsys):

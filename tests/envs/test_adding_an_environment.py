@@ -74,7 +74,9 @@ def test_it_is_recorded_without_a_path_and_resumes_exactly(rooms):
     assert main(f"collect {collect} --steps 100 --num-envs 2 --out data".split()) == 0
     data = open_dataset("data")
     assert (data.env_id, data.env_options) == ("rooms/small", {"stack": 1, "max_steps": 200, "wind": 0.2})
-    assert main(["pretrain", "--method", "random", "--data", "data", "--encoder", "minatar", "--out", "encoder"]) == 0
+    assert (
+        main(["pretrain", "--method", "random", "--data", "data", "--architecture", "minatar", "--out", "encoder"]) == 0
+    )
     agents = f"online --encoder encoder {game} --replay-min 20 --checkpoint-every 15 --keep-replay"
     assert main(f"{agents} --steps 60 --out whole".split()) == 0
     for steps in (30, 60):
@@ -99,12 +101,12 @@ env_options = { wind = 0.2 }
 steps = 40
 num_envs = 2
 [pretrain]
-encoder = "minatar"
+architecture = "minatar"
 [online]
 steps = 25
 replay_min = 20
 [dqn]
-encoder = "minatar"
+architecture = "minatar"
 steps = 25
 replay_min = 20
 [evaluate]

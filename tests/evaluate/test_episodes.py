@@ -23,8 +23,9 @@ from protovalue.nets.encoders import make_encoder
 from protovalue.online import dqn, linear_dqn
 from protovalue.online.config import DqnConfig, OnlineConfig
 from protovalue.online.dqn import train_dqn
-from protovalue.online.draws import EVALUATE, Draws
+from protovalue.online.draws import Draws
 from protovalue.online.linear_dqn import train_online
+from protovalue.randomness import Purpose
 
 
 class ShortAndLong(gymnasium.Env[np.ndarray, np.int64]):
@@ -148,7 +149,7 @@ def test_random_actions_are_a_function_of_seed_and_step():
     play(scripted(*games, actions=5), agent, [4, 9], 2, 0.7, seed=3, quiet=True)
     for s, seed in enumerate((4, 9)):
         own = int(np.random.SeedSequence([seed, 2, 3, 2]).generate_state(1)[0]) >> 1  # after the environments' 0 and 1
-        numbers = Draws([own], EVALUATE, 4)
+        numbers = Draws([own], Purpose.PLAY, 4)
         for t in range(300):  # more than one block of numbers
             whether, which = numbers(t).reshape(2, 2)
             expected = np.where(whether < 0.7, np.floor(5 * which), 0)

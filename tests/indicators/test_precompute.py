@@ -157,7 +157,7 @@ def forged(folder: Path, change: dict[str, object], inner: str | None = None) ->
         ({"counts": [1] * 12}, None, "field counts: found 12 numbers, expected 13"),
         ({"files": ...}, None, "field files: missing, expected an object"),
         ({"files": {}}, None, "indicator.safetensors: damaged: its checksum does not match"),
-        ({"name": "rnj"}, "indicator", "found rnj, expected rni"),
+        ({"name": "rnj"}, "indicator", "found rnj, expected hash"),
         ({"num_tasks": 1 << 40}, "indicator", "found observations and tasks ((1, 10, 10, 4), 1099511627776), expected"),
         ({"num_tasks": "13"}, "indicator", "field indicator.num_tasks: found '13', expected a whole number"),
         (

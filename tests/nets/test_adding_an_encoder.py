@@ -28,8 +28,10 @@ def wide(tmp_path, monkeypatch):
 
 
 def test_it_is_trained_recorded_without_a_path_and_loaded_again(wide, capsys):
-    common = f"pretrain --data data --encoder {wide} --encoder-options depth=3 --width 2 --steps 2 --batch-size 8"
-    assert main(f"{common} --tasks 3 --out run".split()) == 0
+    common = (
+        f"pretrain --data data --architecture {wide} --architecture-options depth=3 --width 2 --steps 2 --batch-size 8"
+    )
+    assert main(f"{common} --tasks 3 --batch-size 8 --out run".split()) == 0
     config = read_json(Path("run/encoder/config.json"))
     assert (config["encoder"], config["options"], config["num_features"]) == ("wide", {"depth": 3}, 128)
     ENCODERS.loaded.clear()
@@ -52,16 +54,16 @@ def test_it_is_trained_recorded_without_a_path_and_loaded_again(wide, capsys):
     assert torch.allclose(encoder.features(obs), expected, atol=1e-5)
     card = Path("run/encoder/README.md").read_text()
     assert "protovalue.load_code('deep/wide.py')\nencoder = " in card
-    assert "--encoder deep/wide.py --encoder-options depth=3" in card
-    assert main(f"{common} --tasks 3 --out run".split()) == 0  # nothing is left to do
-    assert main(f"{common.replace('depth=3', 'depth=2')} --tasks 3 --out run".split()) == 2
-    assert "holds a run with another config: encoder_options {'depth': 2}" in capsys.readouterr().err
+    assert "--architecture deep/wide.py --architecture-options depth=3" in card
+    assert main(f"{common} --tasks 3 --batch-size 8 --out run".split()) == 0  # nothing is left to do
+    assert main(f"{common.replace('depth=3', 'depth=2')} --tasks 3 --batch-size 8 --out run".split()) == 2
+    assert "holds a run with another config: architecture_options {'depth': 2}" in capsys.readouterr().err
 
 
 def test_random_initialisations_and_dqn(wide, capsys):
     small = "--steps 25 --replay-min 20"
     assert main(f"online --encoder random:{wide}:1 --env minatar/breakout {small} --out online".split()) == 0
-    assert main(f"dqn --env minatar/breakout --encoder {wide}:WideEncoder {small} --out dqn".split()) == 0
+    assert main(f"dqn --env minatar/breakout --architecture {wide}:WideEncoder {small} --out dqn".split()) == 0
     for run in ("online", "dqn"):
         ENCODERS.loaded.clear()
         assert main(f"evaluate {run} --episodes 1".split()) == 2
@@ -81,20 +83,20 @@ num_envs = 2
 [pretrain]
 steps = 2
 batch_size = 4
-encoder = "deep/wide.py"
-encoder_options = { depth = 1 }
+architecture = "deep/wide.py"
+architecture_options = { depth = 1 }
 [online]
 steps = 25
 replay_min = 20
 [dqn]
-encoder = "deep/wide.py"
+architecture = "deep/wide.py"
 steps = 25
 replay_min = 20
 [evaluate]
 episodes = 1
 [methods.bc]
 [methods.random]
-encoder_options = { depth = 3 }
+architecture_options = { depth = 3 }
 [methods.dqn]
 """
 
@@ -119,10 +121,20 @@ def test_a_study_takes_it_and_a_change_of_the_file_moves_its_stages(wide):
 
 def test_a_study_names_the_line_of_a_wrong_name(wide):
     for old, new, line, message in (
-        ('"deep/wide.py"\nencoder_', '"imapla"\nencoder_', 9, "unknown encoder 'imapla': did you mean 'impala'"),
-        ('"deep/wide.py"\nencoder_', '"no.py"\nencoder_', 9, "--encoder: found no.py, expected a Python file"),
+        (
+            '"deep/wide.py"\narchitecture_',
+            '"imapla"\narchitecture_',
+            9,
+            "unknown encoder 'imapla': did you mean 'impala'",
+        ),
+        (
+            '"deep/wide.py"\narchitecture_',
+            '"no.py"\narchitecture_',
+            9,
+            "--architecture: found no.py, expected a Python file",
+        ),
         ('"deep/wide.py"\nsteps', '"natur"\nsteps', 15, "unknown encoder 'natur': did you mean 'nature'"),
-        ("{ depth = 1 }", "[1]", 10, r"encoder_options: found \[1\], expected a table"),
+        ("{ depth = 1 }", "[1]", 10, r"architecture_options: found \[1\], expected a table"),
     ):
         Path("study.toml").write_text(STUDY.replace(old, new))
         with pytest.raises(UserError, match=f"^study.toml:{line}: .*{message}"):

@@ -12,14 +12,13 @@ from torch import Tensor
 from protovalue.encoder import FrozenEncoder
 from protovalue.envs.registry import make
 from protovalue.nets.encoders import Encoder, make_encoder
-from protovalue.online import linear_dqn
 from protovalue.online.agent import Rule
 from protovalue.online.config import OnlineConfig
 from protovalue.online.dqn import Dqn
 from protovalue.online.linear_dqn import LinearDqn
 from protovalue.online.loop import Loop, train
-from protovalue.online.presets import resolve
-from protovalue.pretrain.base import seeded
+from protovalue.presets import resolved
+from protovalue.randomness import Purpose, seeded
 from protovalue.runs import read_checkpoint, read_metrics
 
 STATES = 7
@@ -85,7 +84,7 @@ def config(out: Path, env=CORRIDOR, **changes) -> OnlineConfig:
         "checkpoint_every": 40,
         "keep_replay": True,
     }
-    return resolve(OnlineConfig(env=env, out=out, **{**settings, **changes}), linear_dqn.PRESETS)
+    return resolved(OnlineConfig(env=env, out=out, **{**settings, **changes}), env)
 
 
 def run(settings: OnlineConfig) -> Path:
@@ -94,7 +93,9 @@ def run(settings: OnlineConfig) -> Path:
     env = make(settings.env, len(seeds), **settings.options.given())
     shape = env.single_observation_space.shape
     if settings.finetune:
-        agent = Dqn(Rule.of(settings), seeds, env.num_actions, make_encoder("minatar", shape, 1, seeded(0, 0)))
+        agent = Dqn(
+            Rule.of(settings), seeds, env.num_actions, make_encoder("minatar", shape, 1, seeded(0, Purpose.ENCODER))
+        )
     else:
         dtype = np.dtype(settings.replay_dtype)
         agent = LinearDqn(Rule.of(settings), seeds, env.num_actions, one_hot(shape), 1.0, dtype=dtype)

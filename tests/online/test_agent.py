@@ -12,8 +12,8 @@ from protovalue.nets.layers import glorot_uniform
 from protovalue.online.agent import Agent, Heads, Rule
 from protovalue.online.dqn import Dqn
 from protovalue.online.linear_dqn import LinearDqn
-from protovalue.online.replay import Batch
-from protovalue.pretrain.base import seeded
+from protovalue.online.replay import ReplayBatch
+from protovalue.randomness import Purpose, seeded
 from tests.online.rigged import STATES, one_hot
 
 RULE = Rule(learning_rate=0.1, adam_epsilon=1e-3, max_gradient_norm=0.0, target_every=1000)
@@ -22,7 +22,7 @@ OPTIONS = [{}, {"double": True}, {"huber": True}, {"head": "c51", "atoms": 5}, {
 
 def batch(seeds=3, size=8, shape=(STATES,), dtype=np.float16, seed=0, actions=2):
     rng = np.random.default_rng(seed)
-    return Batch(
+    return ReplayBatch(
         obs=rng.integers(0, 2, (seeds, size, *shape)).astype(dtype),
         action=rng.integers(actions, size=(seeds, size)),
         reward=rng.random((seeds, size)).astype(np.float32),
@@ -37,7 +37,7 @@ def linear(rule=RULE, seeds=(0, 1, 2)):
 
 
 def rows(data, s):
-    return Batch(*(getattr(data, name)[s : s + 1] for name in Batch.__dataclass_fields__))
+    return ReplayBatch(*(getattr(data, name)[s : s + 1] for name in ReplayBatch.__dataclass_fields__))
 
 
 def test_the_first_update_by_hand():
@@ -45,7 +45,7 @@ def test_the_first_update_by_hand():
     # w_1 is (-2, 0) and by b_1 is -2. Adam's first step is -lr g / (|g| + eps) = .1 * 2 / 2.001.
     agent = linear(seeds=(0,))
     agent.theta.zero_()
-    one = Batch(
+    one = ReplayBatch(
         np.eye(1, STATES, dtype=np.float16)[None], np.array([[1]]), np.ones((1, 1), np.float32),
         np.zeros((1, 1), np.float32), np.ones((1, 1, STATES), np.float16), np.zeros((1, 1), np.int64),
     )  # fmt: skip
@@ -247,7 +247,9 @@ def test_hidden_layers_by_hand():
 def test_heads_are_drawn_by_seeds_of_their_own():
     """Stream 1,000 of a seed, where its encoder is stream 0: Glorot-uniform kernels, biases of zero."""
     heads = Heads([3], (4, 2))
-    torch.testing.assert_close(heads.weights[0][0], glorot_uniform((2, 4), 4, 2, seeded(3, 1000)), rtol=0, atol=0)
+    torch.testing.assert_close(
+        heads.weights[0][0], glorot_uniform((2, 4), 4, 2, seeded(3, Purpose.HEAD)), rtol=0, atol=0
+    )
     assert heads.weights[0].abs().max() <= 1  # the root of 6 / (4 + 2)
     assert torch.equal(heads.biases[0], torch.zeros(1, 2))
 
@@ -287,7 +289,7 @@ def test_a_gradient_below_the_largest_norm_stays_as_it_is():
     zero = linear(replace(RULE, max_gradient_norm=0.5), seeds=(0,))
     zero.theta.zero_()
     zero.update(
-        Batch(data.obs[2:], data.action[2:], 0 * data.reward[2:], data.discount[2:], data.obs[2:], data.slot[2:])
+        ReplayBatch(data.obs[2:], data.action[2:], 0 * data.reward[2:], data.discount[2:], data.obs[2:], data.slot[2:])
     )
     assert not zero.gradient.any()  # and not a division by zero
     assert not zero.theta.any()
@@ -298,7 +300,7 @@ def test_targets_begin_as_copies_and_have_no_gradient(make):
     agent: Agent = make(RULE, (0, 1))
     assert torch.equal(agent.theta, agent.target)
     assert agent.theta.data_ptr() != agent.target.data_ptr()
-    trained, fixed = agent._parameters_of("online"), agent._parameters_of("target")
+    trained, fixed = agent.parameters_of("online"), agent.parameters_of("target")
     assert all(parameter.requires_grad for parameter, _, _ in trained)
     assert not any(parameter.requires_grad for parameter, _, _ in fixed)
     sizes = sum(parameter.numel() for parameter, _, _ in trained)
@@ -314,7 +316,7 @@ def test_targets_begin_as_copies_and_have_no_gradient(make):
 
 def test_double_learning_by_hand():
     """The trained network chooses the next action, the target network values it: one state, two actions."""
-    one = Batch(
+    one = ReplayBatch(
         np.eye(1, STATES, dtype=np.float16)[None], np.array([[0]]), np.ones((1, 1), np.float32),
         np.full((1, 1), 0.5, np.float32), np.eye(1, STATES, dtype=np.float16)[None], np.zeros((1, 1), np.int64),
     )  # fmt: skip

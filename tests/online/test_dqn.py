@@ -14,8 +14,8 @@ from protovalue.online import dqn
 from protovalue.online.agent import Rule
 from protovalue.online.config import DqnConfig
 from protovalue.online.dqn import Dqn, train_dqn
-from protovalue.online.presets import resolve
-from protovalue.pretrain.base import seeded
+from protovalue.presets import resolved
+from protovalue.randomness import Purpose, seeded
 from protovalue.runs import read_run
 from tests.online.test_agent import frames
 
@@ -79,8 +79,8 @@ def test_what_is_encoded_by_whom(double):
 
 def test_a_run_begins_with_the_encoders_of_its_seeds():
     config = DqnConfig(env="minatar/breakout", out=Path("x"), seeds="3,9", width=2, options=EnvOptions(stack=2))
-    env, agent, recorded = dqn.prepare(resolve(config, dqn.PRESETS))
-    assert (env.num_envs, env.env_id, recorded["kind"], recorded["encoder"]) == (
+    env, agent, recorded = dqn.prepare(resolved(config, config.env))
+    assert (env.num_envs, env.env_id, recorded["kind"], recorded["architecture"]) == (
         2,
         "minatar/breakout",
         "dqn",
@@ -91,7 +91,7 @@ def test_a_run_begins_with_the_encoders_of_its_seeds():
         "episodic_life": None,
     }  # fmt: skip
     for found, seed in zip(agent.encoders, (3, 9), strict=True):
-        expected = make_encoder("minatar", (2, 10, 10, 4), 2, seeded(seed, 0))
+        expected = make_encoder("minatar", (2, 10, 10, 4), 2, seeded(seed, Purpose.ENCODER))
         assert all(torch.equal(a, b) for a, b in zip(found.parameters(), expected.parameters(), strict=True))
     obs, _ = env.reset(seed=0)
     assert agent.see(obs).shape == (2, 1, 256)  # not scaled

@@ -22,8 +22,8 @@ from protovalue.online.agent import Rule
 from protovalue.online.config import OnlineConfig
 from protovalue.online.dqn import Dqn
 from protovalue.online.linear_dqn import LinearDqn, find_encoder, train_online, with_environment
-from protovalue.online.presets import resolve
-from protovalue.pretrain.base import seeded
+from protovalue.presets import resolved
+from protovalue.randomness import Purpose, seeded
 from protovalue.runs import read_run
 from tests.online.rigged import one_hot
 from tests.online.test_agent import batch as stored
@@ -31,7 +31,7 @@ from tests.online.test_agent import batch as stored
 
 @pytest.fixture
 def encoder(tmp_path):
-    made = make_encoder("minatar", (1, 10, 10, 4), 1, seeded(5, 0))
+    made = make_encoder("minatar", (1, 10, 10, 4), 1, seeded(5, Purpose.ENCODER))
     about = {"env_id": "minatar/breakout", "summary": {"feature_rms": 0.25}}
     save_encoder(tmp_path / "encoder", made, "minatar", 1, about, ["card"])
     return tmp_path / "encoder"
@@ -105,7 +105,7 @@ MADE = {"sticky": 0.3, "stack": 2, "actions": "full", "max_steps": 500}  # optio
 @pytest.fixture
 def other(tmp_path):
     """An encoder of stacked frames, from data of another game than the family's default."""
-    made = make_encoder("minatar", (2, 10, 10, 4), 1, seeded(5, 0))
+    made = make_encoder("minatar", (2, 10, 10, 4), 1, seeded(5, Purpose.ENCODER))
     about = {
         "env_id": "minatar/breakout", "env_options": MADE, "config": {"data": ["somewhere"]},
         "summary": {"feature_rms": 0.25},
@@ -164,7 +164,7 @@ def test_agents_on_rl_unplugged_play_without_sticky_actions(tmp_path):
     """With and without --env: the public data has sticky actions of 0.25, Atari's default is 0."""
     manifest = atari_manifest("Pong", "full")
     assert manifest.env_options["sticky"] == 0.25
-    made = make_encoder("nature", (4, 84, 84), 1, seeded(0, 0))
+    made = make_encoder("nature", (4, 84, 84), 1, seeded(0, Purpose.ENCODER))
     about = {"env_id": manifest.env_id, "env_options": manifest.env_options, "config": {"data": ["rlu"]}}
     save_encoder(tmp_path / "e", made, "nature", 1, about, ["card"])
     for name in ("", "atari/Pong"):
@@ -183,7 +183,7 @@ def test_agents_on_rl_unplugged_play_without_sticky_actions(tmp_path):
 
 
 def test_what_the_line_says_of_options_that_are_switches_or_unlimited(tmp_path):
-    made = make_encoder("minatar", (1, 10, 10, 4), 1, seeded(0, 0))
+    made = make_encoder("minatar", (1, 10, 10, 4), 1, seeded(0, Purpose.ENCODER))
 
     def said(data, played, env_options):
         about = {"env_id": "x", "env_options": env_options, "config": {"data": data}}
@@ -254,7 +254,7 @@ def test_stored_features_serve_for_all(double):
 )
 def test_agents_are_made_as_the_config_says(encoder, changes, kind, dtype):
     config = with_environment(OnlineConfig(encoder=str(encoder), out=Path("x"), seeds="0-1", **changes))
-    env, agent, recorded = linear_dqn.prepare(resolve(config, linear_dqn.PRESETS))
+    env, agent, recorded = linear_dqn.prepare(resolved(config, config.env))
     assert type(agent) is kind
     obs, _ = env.reset(seed=0)
     items, _ = agent.items(obs)
@@ -267,17 +267,18 @@ def test_agents_are_made_as_the_config_says(encoder, changes, kind, dtype):
 
 def test_a_run_is_found_from_anywhere(encoder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    config = resolve(with_environment(OnlineConfig(encoder="encoder", out=Path("x"))), linear_dqn.PRESETS)
+    config = with_environment(OnlineConfig(encoder="encoder", out=Path("x")))
+    config = resolved(config, config.env)
     assert linear_dqn.prepare(config)[2]["encoder"] == str(tmp_path / "encoder")
     config = OnlineConfig(encoder="random:minatar:1", env="minatar/breakout", out=Path("x"))
-    assert linear_dqn.prepare(resolve(config, linear_dqn.PRESETS))[2]["encoder"] == "random:minatar:1"
+    assert linear_dqn.prepare(resolved(config, config.env))[2]["encoder"] == "random:minatar:1"
 
 
 def test_random_encoders_are_those_of_their_seed():
     env = make("minatar/breakout", stack=3)
     for name, width, seed in (("random:minatar:1", 1, 0), ("random:minatar:2:0", 2, 0), ("random:minatar:1:7", 1, 7)):
         found = find_encoder(name, env)
-        expected = make_encoder("minatar", (3, 10, 10, 4), width, seeded(seed, 0))
+        expected = make_encoder("minatar", (3, 10, 10, 4), width, seeded(seed, Purpose.ENCODER))
         assert found.about == {"env_id": "minatar/breakout", "method": "random"}
         for mine, theirs in zip(found.encoder.parameters(), expected.parameters(), strict=True):
             assert torch.equal(mine, theirs)

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from protovalue.cli import main
-from protovalue.data.sampler import generator_at
 from protovalue.envs.options import EnvOptions
 from protovalue.envs.registry import make
 from protovalue.errors import UserError
@@ -18,8 +17,9 @@ from protovalue.files import FolderLock, write_json
 from protovalue.online import loop, replay
 from protovalue.online.agent import Agent, Rule
 from protovalue.online.linear_dqn import LinearDqn
-from protovalue.online.loop import Loop, Room, choose_device, epsilon_at, print_summary, train
+from protovalue.online.loop import Loop, Room, epsilon_at, print_summary, train
 from protovalue.online.replay import LAST, Layout, Replay
+from protovalue.randomness import Purpose, generator_at
 from protovalue.runs import Run, read_checkpoint, read_metrics, read_run
 from tests.online.rigged import Killed, config, killed_at, numbers, one_hot, run
 
@@ -133,10 +133,10 @@ def test_the_batches_are_sampled_by_the_numbers_of_the_seeds(tmp_path, monkeypat
     for number, ((uniform, n_step), (first, second)) in enumerate(zip(sampled, redraws, strict=True)):
         assert n_step == 2
         for s, seed in enumerate((0, 5)):
-            expected = generator_at(seed, 0, 102).random((256, 4))[number]
+            expected = generator_at(seed, Purpose.REPLAY, 0).random((256, 4))[number]
             np.testing.assert_array_equal(uniform[s], expected)
-            np.testing.assert_array_equal(first[s], generator_at(seed, number, 1103).random(3))
-            np.testing.assert_array_equal(second[s], generator_at(seed, number, 2103).random(3))
+            np.testing.assert_array_equal(first[s], generator_at(seed, Purpose.REDRAW, number, 1).random(3))
+            np.testing.assert_array_equal(second[s], generator_at(seed, Purpose.REDRAW, number, 2).random(3))
 
 
 def test_exploration_by_hand(tmp_path, monkeypatch):
@@ -147,7 +147,7 @@ def test_exploration_by_hand(tmp_path, monkeypatch):
         2: [[0.24, 0.7], [0.25, 0.1]],  # epsilon .25 now: halfway down
         3: [[0.0, 0.99], [0.0, 0.99]],  # epsilon 0: never below it
     }
-    monkeypatch.setattr(loop, "Draws", lambda seeds, stream, count: lambda step: np.array(numbers[step]))
+    monkeypatch.setattr(loop, "Draws", lambda seeds, purpose, count: lambda step: np.array(numbers[step]))
     acted, real = [], Replay.add
 
     def add(self, actions, *rest):
@@ -322,27 +322,6 @@ def test_settings_that_do_not_go_together(tmp_path):
         go(counting(tmp_path / "r", n_step=6))
     assert not (tmp_path / "r").exists()
     go(counting(tmp_path / "r", replay_size=6, replay_min=6, n_step=5))
-
-
-def test_the_device_and_its_threads(tmp_path):
-    before = torch.get_num_threads()
-    try:
-        assert choose_device(counting(tmp_path, threads=2)) == "cpu"
-        assert torch.get_num_threads() == 2
-        assert choose_device(counting(tmp_path, device="cpu", threads=1)) == "cpu"
-        assert torch.get_num_threads() == 1
-        assert choose_device(counting(tmp_path)) == "cpu"
-        assert torch.get_num_threads() == 1  # left as it is
-    finally:
-        torch.set_num_threads(before)
-    with pytest.raises(UserError, match="--device: found cuda, expected cpu: PyTorch sees no CUDA device here"):
-        choose_device(counting(tmp_path, device="cuda"))
-
-
-def test_cuda_is_taken_where_there_is_one(tmp_path, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert choose_device(counting(tmp_path)) == choose_device(counting(tmp_path, device="cuda")) == "cuda"
-    assert choose_device(counting(tmp_path, device="cpu")) == "cpu"
 
 
 def test_what_is_printed_at_the_end(tmp_path, capsys):

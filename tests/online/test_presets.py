@@ -9,24 +9,24 @@ import pytest
 from protovalue.envs.registry import make
 from protovalue.errors import UserError
 from protovalue.evaluate.config import EvaluateConfig
-from protovalue.online import dqn, linear_dqn, loop
+from protovalue.online import loop
 from protovalue.online.agent import Agent, Rule
 from protovalue.online.config import DqnConfig, OnlineConfig
 from protovalue.online.linear_dqn import LinearDqn
 from protovalue.online.loop import config_from, epsilon_at
-from protovalue.online.presets import resolve
-from protovalue.runs import config_fields
+from protovalue.presets import DQN, Preset, SameAs, resolved
+from protovalue.runs import config_fields, renamed
 from tests.online.rigged import one_hot
 
 OUT = Path("x")
 
 
 def online(env="atari/Pong", **given) -> OnlineConfig:
-    return resolve(OnlineConfig(env=env, out=OUT, encoder="e", **given), linear_dqn.PRESETS)
+    return resolved(OnlineConfig(env=env, out=OUT, encoder="e", **given), env)
 
 
 def end_to_end(env="atari/Pong", **given) -> DqnConfig:
-    return resolve(DqnConfig(env=env, out=OUT, **given), dqn.PRESETS)
+    return resolved(DqnConfig(env=env, out=OUT, **given), env)
 
 
 def values(config, expected):
@@ -96,14 +96,14 @@ def test_the_paper_s_values_are_what_the_loop_uses(tmp_path, monkeypatch):
 
 def test_dopamine_s_dqn():
     expected = {
-        "encoder": "nature", "width": 1, "steps": 50_000_000, "epsilon": 0.01, "epsilon_start": 1.0,
+        "architecture": "nature", "width": 1, "steps": 50_000_000, "epsilon": 0.01, "epsilon_start": 1.0,
         "epsilon_steps": 250_000, "n_step": 1, "gamma": 0.99, "learning_rate": 6.25e-5, "adam_epsilon": 1.5e-4,
         "max_gradient_norm": 0.0, "batch_size": 32, "replay_min": 20_000, "replay_size": 1_000_000, "update_every": 4,
         "updates": 1, "target_every": 8_000 // 4, "clip_rewards": True, "double": False, "huber": False, "head": "dqn",
         "prioritised": False, "hidden": (), "log_every": 10_000, "checkpoint_every": 50_000, "threads": None,
     }  # fmt: skip
     assert values(end_to_end(preset="paper"), expected) == expected
-    there = {**expected, "encoder": "minatar", "threads": 1}
+    there = {**expected, "architecture": "minatar", "threads": 1}
     assert values(end_to_end("minatar/breakout", preset="paper"), expected) == there
 
 
@@ -122,14 +122,14 @@ def test_small_linear_agents():
 
 def test_small_end_to_end_agents():
     expected = {
-        "encoder": "nature", "steps": 1_000_000, "epsilon": 0.01, "epsilon_start": 1.0, "epsilon_steps": 100_000,
+        "architecture": "nature", "steps": 1_000_000, "epsilon": 0.01, "epsilon_start": 1.0, "epsilon_steps": 100_000,
         "n_step": 1, "gamma": 0.99, "learning_rate": 1e-4, "adam_epsilon": 1.5e-4, "max_gradient_norm": 10.0,
         "batch_size": 32, "replay_min": 10_000, "replay_size": 100_000, "update_every": 4, "updates": 1,
         "target_every": 1_000, "log_every": 5_000, "checkpoint_every": 25_000, "threads": None, "double": False,
     }  # fmt: skip
     assert values(end_to_end(), expected) == expected
     there = {
-        **expected, "encoder": "minatar", "steps": 300_000, "n_step": 3, "learning_rate": 1e-3, "update_every": 2,
+        **expected, "architecture": "minatar", "steps": 300_000, "n_step": 3, "learning_rate": 1e-3, "update_every": 2,
         "target_every": 500, "threads": 1,
     }  # fmt: skip
     assert values(end_to_end("minatar/breakout"), expected) == there
@@ -141,17 +141,23 @@ def test_small_end_to_end_agents():
 
 
 def test_a_preset_may_know_a_single_environment():
-    presets = {
-        ("small", "*"): {"steps": 1, "n_step": 1, "epsilon": 0.5, "double": True},
-        ("small", "minatar"): {"n_step": 2, "epsilon": 0.4},
-        ("small", "minatar/asterix"): {"epsilon": 0.3, "batch_size": 7},
-        ("paper", "minatar/asterix"): {"epsilon": 0.2},
+    table = {
+        ("*", "minatar/asterix"): Preset("all presets", updates=9, epsilon=0.1),
+        ("small", "*"): Preset("all", steps=1, n_step=1, epsilon=0.5, double=True, epsilon_start=SameAs("epsilon")),
+        ("small", "minatar"): Preset("its family", n_step=2, epsilon=0.4),
+        ("small", "minatar/asterix"): Preset("itself", epsilon=0.3, batch_size=7),
+        ("paper", "minatar/asterix"): Preset("another", epsilon=0.2),
     }
-    found = resolve(DqnConfig(env="minatar/asterix", out=OUT, double=False), presets)
+
+    class Own(DqnConfig):
+        presets = (DQN, table)
+
+    found = resolved(Own(env="minatar/asterix", out=OUT, double=False), "minatar/asterix")
     assert (found.steps, found.n_step, found.epsilon, found.batch_size, found.double) == (1, 2, 0.3, 7, False)
-    found = resolve(DqnConfig(env="minatar/breakout", out=OUT), presets)
+    found = resolved(Own(env="minatar/breakout", out=OUT), "minatar/breakout")
     assert (found.n_step, found.epsilon, found.batch_size, found.double) == (2, 0.4, 32, True)
     assert found.epsilon_start == 0.4  # no schedule
+    assert resolved(Own(env="minatar/breakout", out=OUT, epsilon=0.6), "minatar/breakout").epsilon_start == 0.6
 
 
 def test_what_applies_gets_a_value_and_what_does_not_stays_unset():
@@ -165,8 +171,8 @@ def test_what_applies_gets_a_value_and_what_does_not_stays_unset():
     assert online(finetune=True).replay_dtype is None
     assert online(replay_dtype="float32").replay_dtype == "float32"
     assert end_to_end().stages is None
-    assert end_to_end(data=OUT).stages == 50
-    assert end_to_end(data=OUT, stages=3).stages == 3
+    assert end_to_end(record=OUT).stages == 50
+    assert end_to_end(record=OUT, stages=3).stages == 3
 
 
 @pytest.mark.parametrize(
@@ -176,14 +182,14 @@ def test_what_applies_gets_a_value_and_what_does_not_stays_unset():
         (end_to_end, {"value_range": 5.0}, "--value-range: found 5.0, expected it with --head c51 only"),
         (online, {"finetune": True, "replay_dtype": "float32"},
          "--replay-dtype: found float32, expected it without --finetune only, whose replay holds frames"),
-        (end_to_end, {"stages": 5}, "--stages: found 5, expected it with --data only"),
+        (end_to_end, {"stages": 5}, "--stages: found 5, expected it with --record only"),
         (online, {"preset": "paper", "epsilon_steps": 500},
          "--epsilon-steps: found 500, expected --epsilon-start with it"),
         (online, {"head": "c51", "huber": True}, "--huber: found it together with --head c51, expected one of them"),
         (online, {"env": "", "other_game": True}, "--other-game: found it without --env, expected the other game as"),
         (online, {"head": "c51", "atoms": 1}, "--atoms: found 1, expected 2 to 10,000"),
         (online, {"head": "c51", "value_range": 0.0}, "--value-range: found 0.0, expected more than 0"),
-        (end_to_end, {"data": OUT, "stages": 0}, "--stages: found 0, expected at least 1"),
+        (end_to_end, {"record": OUT, "stages": 0}, "--stages: found 0, expected at least 1"),
     ],
 )  # fmt: skip
 def test_an_option_that_does_not_apply_is_refused_by_name(kind, given, message):
@@ -217,15 +223,18 @@ def test_a_schedule_that_is_set_is_taken():
     [
         (OnlineConfig, online(hidden=(4, 3), replay_dir=Path("there"))),
         (OnlineConfig, online(head="c51", atoms=9, finetune=True)),
-        (DqnConfig, end_to_end(data=Path("d"), stages=4, preset="paper")),
+        (DqnConfig, end_to_end(record=Path("d"), stages=4, preset="paper")),
     ],
 )
 def test_a_config_is_read_back_from_what_is_recorded(kind, config):
     recorded = config_fields(config)
     assert config_from(kind, recorded) == config
     assert config_from(kind, recorded, out=Path("moved")) == replace(config, out=Path("moved"))
-    # A version before this one recorded a value also where it did not apply.
+    # The first version recorded a value also where it did not apply, and had other names.
     defaults = {"atoms": 51, "value_range": 10.0, "replay_dtype": "float16", "stages": 50}
     known = {field.name for field in fields(kind)}
     older = {name: value for name, value in defaults.items() if name in known and recorded[name] is None}
-    assert config_from(kind, {**recorded, **older}) == config
+    names = {"architecture": "encoder", "record": "data"}
+    before = {names.get(name, name): value for name, value in (recorded | older).items()}
+    before["kind"] = "dqn" if kind is DqnConfig else "online"
+    assert config_from(kind, renamed(before)) == config

@@ -25,7 +25,7 @@ from tests.options.world import (
 BASE = {
     "online": "online --encoder random:minatar:1 --env gym/Loud-v0 --out {out} --steps 60 --replay-min 20 "
     "--learning-rate 0.01",
-    "dqn": "dqn --encoder minatar --env gym/Loud-v0 --out {out} --steps 60 --replay-min 20 --learning-rate 0.01 "
+    "dqn": "dqn --architecture minatar --env gym/Loud-v0 --out {out} --steps 60 --replay-min 20 --learning-rate 0.01 "
     "--update-every 2",
 }
 C51 = "--head c51"
@@ -148,8 +148,8 @@ def _other_game(world: World) -> None:
     refused(f"{BASE['online']} --other-game", "--other-game: found it with random:minatar:1")(world)
 
 
-def _data(world: World) -> None:
-    ran = world.good(f"{BASE['dqn']} --data {{out}}-data")
+def _record(world: World) -> None:
+    ran = world.good(f"{BASE['dqn']} --record {{out}}-data")
     assert open_dataset(ran.out.with_name(f"{ran.out.name}-data")).num_transitions == 60
 
 
@@ -157,7 +157,7 @@ def _stages(world: World) -> None:
     refused(f"{BASE['dqn']} --stages 3", "--stages: found 3")(world)
     found = []
     for flags in ("", "--stages 3"):
-        ran = world.good(f"{BASE['dqn']} --data {{out}}-data {flags}")
+        ran = world.good(f"{BASE['dqn']} --record {{out}}-data {flags}")
         found.append(set(open_dataset(ran.out.with_name(f"{ran.out.name}-data")).checkpoints.tolist()))
     assert len(found[0]) > 3
     assert found[1] == {0, 1, 2}
@@ -165,7 +165,7 @@ def _stages(world: World) -> None:
 
 @made("wide encoder")
 def _wide_encoder(world: World) -> Any:
-    return world.good("pretrain --method random --encoder {wide} --data {breakout} --out {out}").out
+    return world.good("pretrain --method random --architecture {wide} --data {breakout} --out {out}").out
 
 
 def _code(world: World) -> None:
@@ -186,7 +186,7 @@ def _evaluation_code(world: World) -> None:
     world.good(f"evaluate {run} --episodes 1 --code {file}")
 
 
-DEEP = BASE["dqn"].replace("--encoder minatar", "--encoder {wide}")
+DEEP = BASE["dqn"].replace("--architecture minatar", "--architecture {wide}")
 ONLINE: dict[str, Check] = {
     "encoder": differ(BASE["online"], BASE["online"].replace("minatar:1", "minatar:1:3"), learned),
     "epsilon_steps": both(
@@ -203,13 +203,15 @@ ONLINE: dict[str, Check] = {
     "code": _code,
 }
 DQN: dict[str, Check] = {
-    "encoder": differ(BASE["dqn"], BASE["dqn"].replace("--encoder minatar", "--encoder nature"), learned),
-    "encoder_options": both(
-        differ(DEEP, f"{DEEP} --encoder-options depth=1", learned),
-        refused(f"{BASE['dqn']} --encoder-options depth=1", "unknown option of encoder 'minatar' 'depth'"),
+    "architecture": differ(
+        BASE["dqn"], BASE["dqn"].replace("--architecture minatar", "--architecture nature"), learned
+    ),
+    "architecture_options": both(
+        differ(DEEP, f"{DEEP} --architecture-options depth=1", learned),
+        refused(f"{BASE['dqn']} --architecture-options depth=1", "unknown option of encoder 'minatar' 'depth'"),
     ),
     "width": differ(BASE["dqn"], f"{BASE['dqn']} --width 2", learned),
-    "data": _data,
+    "record": _record,
     "stages": _stages,
 }
 

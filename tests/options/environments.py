@@ -46,7 +46,7 @@ COMMANDS = {
     "collect": "collect ENV --steps 20 --num-envs 2 --out {out}",
     "import minari": "import minari {minari} --workers 1 --out {out}",
     "online": "online --encoder random:minatar:1 --env ENV --steps 25 --replay-min 20 --out {out}",
-    "dqn": "dqn --encoder minatar --env ENV --steps 25 --replay-min 20 --out {out}",
+    "dqn": "dqn --architecture minatar --env ENV --steps 25 --replay-min 20 --out {out}",
 }
 
 

@@ -153,10 +153,10 @@ def shared(method: str) -> dict[str, Check]:
             refused(own.replace(method, "nothing", 1), "unknown method 'nothing'"),
         ),
         "preset": more(method, "--preset paper", "--width 1") if learns else more(method, "--preset paper"),
-        "encoder": more(method, "--encoder nature"),
-        "encoder_options": both(
-            more(method, "--encoder-options depth=1", "--encoder {wide}"),
-            refused(f"{own} --encoder-options depth=1", "unknown option of encoder 'minatar' 'depth'"),
+        "architecture": more(method, "--architecture nature"),
+        "architecture_options": both(
+            more(method, "--architecture-options depth=1", "--architecture {wide}"),
+            refused(f"{own} --architecture-options depth=1", "unknown option of encoder 'minatar' 'depth'"),
         ),
         "width": more(method, "--width 2"),
         "seed": more(method, "--seed 1"),
@@ -231,7 +231,7 @@ def _pvn() -> dict[str, Check]:
             more("pvn", "--target-every 1"),
             refused(
                 f"{base('pvn')} --target-every 2 --target-ema 0.5",
-                "--target-every: found 2, expected either it or --target-ema",
+                "--target-ema: found 0.5, expected either it or --target-every",
             ),
         ),
         "indicator_seed": more("pvn", "--indicator-seed 9"),
@@ -268,9 +268,9 @@ OWN: dict[str, dict[str, Check]] = {
     "random": {},
     "reward": {
         "gamma": more("reward", "--gamma 0.5"),
-        "clip_rewards": more("reward", "--no-clip-rewards", data="--data {loud} --encoder minatar"),
-        "double": more("reward", "--no-double", "--learning-rate 0.02", "--data {loud} --encoder minatar", 12),
-        "huber": more("reward", "--huber", data="--data {loud} --encoder minatar"),
+        "clip_rewards": more("reward", "--no-clip-rewards", data="--data {loud} --architecture minatar"),
+        "double": more("reward", "--no-double", "--learning-rate 0.02", "--data {loud} --architecture minatar", 12),
+        "huber": more("reward", "--huber", data="--data {loud} --architecture minatar"),
         "target_ema": more("reward", "--target-ema 0.5"),
     },
     "laplacian": {

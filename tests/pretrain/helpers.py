@@ -13,6 +13,7 @@ from protovalue.indicators.base import Indicator
 from protovalue.nets.encoders import Encoder
 from protovalue.nets.heads import TaskHeads
 from protovalue.nets.layers import planes
+from protovalue.presets import resolved
 from protovalue.pretrain.base import Method
 from protovalue.pretrain.config import PretrainConfig
 from protovalue.pretrain.loop import pretrain
@@ -120,7 +121,7 @@ def trained(config: PretrainConfig, data: Dataset) -> Method:
 def made(config: PretrainConfig, data: Dataset) -> Method:
     """Build the method of a config as the loop does, before its first step."""
     cls = method_class(config.method)
-    return cls(cls.resolve(config, data.env_id), data, data.observation_shape, "cpu")
+    return cls(resolved(config, data.env_id), data, data.observation_shape, "cpu")
 
 
 def fill_table(heads: TaskHeads, values: np.ndarray) -> None:

@@ -17,7 +17,7 @@ AFTER = np.array([[1, 2, 3, 0], [3, 0, 1, 2], [2, 3, 0, 1]])  # where three acti
 def test_loss_by_hand(table, tmp_path):
     """Scores log 1, log 2 and log 5 in every state, then the likeliest action is 2 and -log p is log 8, 4 and 8/5."""
     data = walks(tmp_path / "set", AFTER, 5, 6)
-    method = made(BcConfig(out=tmp_path / "run", data=(tmp_path / "set",), encoder=table, batch_size=32), data)
+    method = made(BcConfig(out=tmp_path / "run", data=(tmp_path / "set",), architecture=table, batch_size=32), data)
     with torch.no_grad():
         method.head.weight.zero_()
         method.head.bias.copy_(torch.tensor([1.0, 2.0, 5.0]).log())
@@ -33,7 +33,7 @@ def test_it_learns_the_frequencies_of_actions_in_each_state(table, tmp_path):
     rng = np.random.default_rng(5)
     chances = [[0.6, 0.3, 0.1], [0.2, 0.2, 0.6], [0.1, 0.8, 0.1], [0.3, 0.3, 0.4]]
     data = walks(tmp_path / "set", AFTER, 40, 10, policy=lambda state: int(rng.choice(3, p=chances[state])))
-    method = made(BcConfig(out=tmp_path / "run", data=(tmp_path / "set",), encoder=table, batch_size=400), data)
+    method = made(BcConfig(out=tmp_path / "run", data=(tmp_path / "set",), architecture=table, batch_size=400), data)
     whole = method.sampler.transitions(np.arange(400))
     method.sampler.batch = lambda step: whole
     optimizer = torch.optim.LBFGS(method.head.parameters(), max_iter=60, line_search_fn="strong_wolfe")
@@ -57,7 +57,7 @@ def test_it_recovers_a_deterministic_policy(tmp_path):
     table = np.random.default_rng(3).integers(4, size=16)
     data = walks(tmp_path / "set", successors(open_grid(4, 4)), 60, 5, policy=lambda state: int(table[state]))
     config = BcConfig(
-        out=tmp_path / "run", data=(tmp_path / "set",), encoder="minatar", steps=250, batch_size=32,
+        out=tmp_path / "run", data=(tmp_path / "set",), architecture="minatar", steps=250, batch_size=32,
         learning_rate=3e-3, log_every=10,
     )  # fmt: skip
     method = trained(config, data)
@@ -73,7 +73,7 @@ def test_random_actions_teach_nothing(tmp_path):
     """Nothing tells the action: accuracy stays near a quarter and the loss near log 4."""
     data = walks(tmp_path / "set", successors(open_grid(4, 4)), 200, 50)
     config = BcConfig(
-        out=tmp_path / "run", data=(tmp_path / "set",), encoder="minatar", steps=100, batch_size=256,
+        out=tmp_path / "run", data=(tmp_path / "set",), architecture="minatar", steps=100, batch_size=256,
         learning_rate=1e-3, log_every=10,
     )  # fmt: skip
     trained(config, data)

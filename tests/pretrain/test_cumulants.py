@@ -37,7 +37,7 @@ def data(tmp_path_factory):
 @pytest.fixture
 def config(data, tmp_path):
     return CumulantsConfig(
-        out=tmp_path / "run", data=(data.folders[0].path,), encoder="minatar", steps=1000, batch_size=64,
+        out=tmp_path / "run", data=(data.folders[0].path,), architecture="minatar", steps=1000, batch_size=64,
         learning_rate=2e-3, tasks=4, tasks_per_module=2, gamma=GAMMA, target_ema=0.9, normalize="yes", threads=1,
     )  # fmt: skip
 
@@ -52,7 +52,7 @@ def few(tmp_path):
 def test_loss_by_hand(few, table, tmp_path, backup, unit):
     """Cumulants 3 (f(x') - f(x)), perhaps in deviations of f over all six states, and each transition's target."""
     config = CumulantsConfig(
-        out=tmp_path / "run", data=(few.folders[0].path,), encoder=table, tasks=2, scale=3.0, unit=unit, gamma=0.5,
+        out=tmp_path / "run", data=(few.folders[0].path,), architecture=table, tasks=2, scale=3.0, unit=unit, gamma=0.5,
         backup=backup, batch_size=8,
     )  # fmt: skip
     method = made(config, few)
@@ -78,7 +78,7 @@ def test_loss_by_hand(few, table, tmp_path, backup, unit):
 def test_a_network_that_is_constant_on_the_data_gives_no_reward(table, tmp_path, caplog):
     """One state for ever: its cumulants are 0 and not 0 / 0."""
     data = episodes(tmp_path / "still", ((0, 0, 0, 0), (0, 0, 0), (0, 0, 0), End.TERMINATED))
-    method = made(CumulantsConfig(out=tmp_path / "run", data=(tmp_path / "still",), encoder=table, tasks=3), data)
+    method = made(CumulantsConfig(out=tmp_path / "run", data=(tmp_path / "still",), architecture=table, tasks=3), data)
     assert method.sample(0)["reward"].tolist() == [[0, 0, 0]] * 256
     assert "3 of 3 networks are constant" in caplog.text
 
@@ -92,7 +92,7 @@ def test_the_networks_are_what_the_config_says(few, table, tmp_path, monkeypatch
         return real(data, spec, *rest)
 
     monkeypatch.setattr(cumulants, "cumulants", recorded)
-    base = CumulantsConfig(out=tmp_path / "run", data=(few.folders[0].path,), encoder=table, tasks=3, seed=4)
+    base = CumulantsConfig(out=tmp_path / "run", data=(few.folders[0].path,), architecture=table, tasks=3, seed=4)
     made(replace(base, cumulant_seed=0, tasks_per_module=2, cache=tmp_path / "own"), few)
     made(replace(base, preset="paper"), few)
     assert [one[0] for one in seen] == [CumulantSpec(3, 0, True, 2), CumulantSpec(3, 4, False, 10)]
@@ -103,7 +103,7 @@ def test_the_networks_are_what_the_config_says(few, table, tmp_path, monkeypatch
 def test_it_finds_the_optimal_values_of_its_cumulants(data, config, table, encoder, accuracy):
     """Value iteration over the 16 states, with f from the networks saved with the run; a table can be exact."""
     if encoder == table:
-        config = replace(config, encoder=table, learning_rate=0.3, adam_epsilon=0.1, target_ema=0.8)
+        config = replace(config, architecture=table, learning_rate=0.3, adam_epsilon=0.1, target_ema=0.8)
     method = trained(config, data)
     frames = torch.from_numpy(pictures(np.arange(16))[:, None])
     networks = load_indicator(config.out / "cumulants").networks

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from protovalue.data.sampler import generator_at
 from protovalue.pretrain.laplacian import LaplacianConfig, steps_ahead
 from protovalue.pretrain.loop import pretrain
+from protovalue.randomness import Purpose, generator_at
 from protovalue.tabular.gridworlds import open_grid
 from protovalue.tabular.protovalues import proto_value_functions
 from protovalue.tabular.subspaces import principal_angles
@@ -26,14 +26,14 @@ def data(tmp_path_factory):
 @pytest.fixture
 def config(data, tmp_path):
     return LaplacianConfig(
-        out=tmp_path / "run", data=(data.folders[0].path,), encoder="minatar", steps=600, batch_size=128,
+        out=tmp_path / "run", data=(data.folders[0].path,), architecture="minatar", steps=600, batch_size=128,
         learning_rate=3e-3, dimensions=3, beta=2.0, ahead=0.0, threads=1,
     )  # fmt: skip
 
 
 def test_loss_by_hand(data, config, table):
     """Attraction over the batch's pairs and repulsion over all pairs of different rows, one pair at a time."""
-    method = made(replace(config, encoder=table, batch_size=6, beta=2.0), data)
+    method = made(replace(config, architecture=table, batch_size=6, beta=2.0), data)
     f = np.random.default_rng(0).normal(size=(16, 3)).astype(np.float32)
     with torch.no_grad():
         method.head.weight.copy_(torch.from_numpy(f.T))
@@ -60,7 +60,7 @@ def test_the_states_are_those_that_the_random_numbers_say(data, config):
     method = made(replace(config, ahead=0.6, seed=3), data)
     sample = method.sample(7)
     episode, at = data.locate(method.sampler.indices(7))
-    uniform = generator_at(3, 7, 2).random(128)
+    uniform = generator_at(3, Purpose.AHEAD, 7).random(128)
     for row in range(128):
         frames = data.episode(int(episode[row])).frames
         chances = 0.6 ** np.arange(len(frames) - 1 - at[row])

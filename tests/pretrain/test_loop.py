@@ -22,12 +22,13 @@ from protovalue.data.sampler import Prefetcher, Sampler
 from protovalue.encoder import load_encoder
 from protovalue.errors import UserError
 from protovalue.indicators.precompute import load_indicator
-from protovalue.pretrain import loop
+from protovalue.pretrain import loop, trainer
 from protovalue.pretrain.config import PretrainConfig
 from protovalue.pretrain.loop import pretrain
 from protovalue.pretrain.methods import method_class, method_names
 from protovalue.pretrain.pvn import ProtoValueNetwork, PvnConfig
 from protovalue.pretrain.random import RandomConfig
+from protovalue.pretrain.trainer import Trainer
 from protovalue.runs import read_checkpoint, read_metrics, read_run
 
 
@@ -69,12 +70,12 @@ def test_a_killed_run_ends_bit_for_bit_like_one_that_was_not(config, tmp_path, m
     config, kills, step = replace(config, method=name), list(kills), 0
     whole = replace(config, out=tmp_path / "whole")
     pretrain(whole, quiet=True)
-    real, restore = cls.after_step, loop._restore
+    real, restore = cls.after_step, Trainer.restore
 
-    def restored(*args):
+    def restored(self, checkpoint):
         nonlocal step
-        step = restore(*args)
-        return step
+        restore(self, checkpoint)
+        step = self.taken
 
     def counted(self):
         nonlocal step
@@ -84,7 +85,7 @@ def test_a_killed_run_ends_bit_for_bit_like_one_that_was_not(config, tmp_path, m
             kills.pop(0)
             raise Killed
 
-    monkeypatch.setattr(loop, "_restore", restored)
+    monkeypatch.setattr(Trainer, "restore", restored)
     monkeypatch.setattr(cls, "after_step", counted)
     while kills:
         with pytest.raises(Killed):
@@ -211,7 +212,7 @@ def test_logged_numbers(config):
 def test_the_rate_is_samples_over_time(config, monkeypatch):
     """A clock that goes on by a second whenever it is read: once for a log line, once after it."""
     ticks = iter(range(1000))
-    monkeypatch.setattr(loop, "time", SimpleNamespace(perf_counter=lambda: next(ticks)))
+    monkeypatch.setattr(trainer, "time", SimpleNamespace(perf_counter=lambda: next(ticks)))
     pretrain(config, quiet=True)
     rates = [line["samples_per_second"] for line in read_metrics(config.out)]
     assert rates == [3 * 16] * 7 + [2 * 16]
@@ -241,7 +242,7 @@ def test_half_of_the_memory_is_for_frames_and_half_for_batches(config, monkeypat
             asked.append((steps, item_bytes, budget))
             super().__init__(make, steps, item_bytes, budget)
 
-    monkeypatch.setattr(loop, "Prefetcher", Recorded)
+    monkeypatch.setattr(trainer, "Prefetcher", Recorded)
     pretrain(replace(config, memory=6), quiet=True)
     assert asked == [3 << 20, (range(23), 16 * 2 * 400, 3 << 20)]
 
@@ -297,7 +298,7 @@ def test_the_card_by_hand(config, data, tmp_path):
     ]
     (command,) = [line for line in lines if line.startswith("pvn pretrain")]
     assert command == (
-        f"pvn pretrain --out '{folder}' --data {data} --encoder minatar --width 1 --steps 2 --batch-size 16 "
+        f"pvn pretrain --out '{folder}' --data {data} --architecture minatar --width 1 --steps 2 --batch-size 16 "
         "--learning-rate 0.001 --precision float32 --threads 1 --log-every 3 --checkpoint-every 5 --tasks 7 "
         "--proportion 0.05 --normalize yes --tasks-per-module 10 --rni-network dqn "
         "--rni-output linear --target-every 3"
@@ -310,11 +311,6 @@ def test_the_card_by_hand(config, data, tmp_path):
     rows = [f"| {name} | {value:.6g} |" for name, value in done.items() if isinstance(value, int | float)]
     assert lines[start + 2 :] == ["| | |", "|---|---|", *rows]
     assert f"| loss | {done['loss']:.6g} |" in rows
-
-
-def test_a_flag_on_the_card():
-    found = [loop._flag("huber", True), loop._flag("double", False), loop._flag("data", (Path("a b"), Path("c")))]
-    assert found == ["--huber", "--no-double", "--data 'a b' c"]
 
 
 def test_the_encoder_folder_stands_alone(config, data):
@@ -390,11 +386,11 @@ def test_damaged_or_missing_encoders(config, tmp_path, monkeypatch):
         ("--out R --data D --proportion 0", "--proportion: found 0.0, expected more than 0 and less than 1"),
         ("--out R --data D --proportion 1.5", "--proportion"),
         ("--out R --data D --gamma 1", "--gamma: found 1.0, expected at least 0 and less than 1"),
-        ("--out R --data D --encoder nature --env minatar/breakout", "--env: found together with --data"),
+        ("--out R --data D --architecture nature --env minatar/breakout", "--env: found together with --data"),
         ("--out R --data D --indicator hash --normalize yes", "--normalize: found yes, expected it only with"),
         ("--out R --data D --indicator hash --tasks-per-module 5", "--tasks-per-module"),
         ("--out R --data D --burn-in 500", "--burn-in: found 500, expected it only with --threshold sgd"),
-        ("--out R --data D --target-every 5 --target-ema 0.9", "--target-every: found 5, expected either it or"),
+        ("--out R --data D --target-every 5 --target-ema 0.9", "--target-ema: found 0.9, expected either it or"),
         ("--out R --data D --indicator hsah", "unknown indicator 'hsah': did you mean 'hash'?"),
         ("--out R --data D --device cuda", "--device: found cuda, expected cpu"),
     ],

@@ -12,9 +12,11 @@ from protovalue.data.dataset import open_dataset
 from protovalue.data.sampler import Sampler
 from protovalue.encoder import load_encoder
 from protovalue.errors import UserError
+from protovalue.presets import resolved
 from protovalue.pretrain import base
 from protovalue.pretrain.loop import pretrain
 from protovalue.pretrain.methods import config_class, method_class, method_names
+from protovalue.randomness import Purpose, seeded
 from protovalue.runs import read_metrics, read_run
 from tests.pretrain.helpers import atari_shaped
 
@@ -38,7 +40,7 @@ def test_on_minatar_and_on_atari(folders, tmp_path, name, kind):
     training = {} if name == "random" else {"steps": 2, "batch_size": 4, "log_every": 1}
     config = cls.Config(out=tmp_path / "run", data=(path,), **training, **SMALL.get(name, {}))
     if kind == "atari":
-        config = replace(config, encoder="nature", threads=1)
+        config = replace(config, architecture="nature", threads=1)
     pretrain(config, quiet=True)
     encoder, data = load_encoder(config.out), open_dataset(path)
     size = 128 if kind == "minatar" else 512
@@ -64,8 +66,8 @@ def test_all_start_from_the_same_encoder(folders, tmp_path, name):
     """The encoder as the first step finds it, by its parameters."""
     cls, data = method_class(name), open_dataset(folders / "minatar")
     config = cls.Config(out=tmp_path, seed=5, **SMALL.get(name, {}))
-    method = cls(cls.resolve(config, data.env_id), data, data.observation_shape, "cpu")
-    expected = base.make_encoder("minatar", data.observation_shape, 1, base.seeded(5, 0)).state_dict()
+    method = cls(resolved(config, data.env_id), data, data.observation_shape, "cpu")
+    expected = base.make_encoder("minatar", data.observation_shape, 1, seeded(5, Purpose.ENCODER)).state_dict()
     found = method.encoder.state_dict()
     assert found.keys() == expected.keys()
     assert all(torch.equal(found[key], expected[key]) for key in expected)
@@ -75,8 +77,8 @@ def test_all_start_from_the_same_encoder(folders, tmp_path, name):
 def test_the_memory_of_a_sample_is_known(folders, tmp_path, name):
     """By the frames that it holds, in stacks of four; all else is small beside them."""
     cls, data = method_class(name), open_dataset(folders / "atari")
-    config = cls.Config(out=tmp_path, encoder="nature", batch_size=3, **SMALL.get(name, {}))
-    method = cls(cls.resolve(config, data.env_id), data, data.observation_shape, "cpu")
+    config = cls.Config(out=tmp_path, architecture="nature", batch_size=3, **SMALL.get(name, {}))
+    method = cls(resolved(config, data.env_id), data, data.observation_shape, "cpu")
     frames = [tensor for tensor in method.sample(0).values() if tensor.dtype == torch.uint8]
     held = sum(tensor.untyped_storage().nbytes() for tensor in frames)  # the last frame of all may be beyond the view
     assert method.sample_bytes() == pytest.approx(held, abs=84 * 84)

@@ -45,7 +45,7 @@ def test_every_method_is_here():
 @pytest.mark.parametrize(("name", "settings", "loss", "learned", "moments"), PINNED, ids=str)
 def test_six_steps(data, tmp_path, name, settings, loss, learned, moments):
     config = method_class(name).Config(
-        out=tmp_path / "run", data=(data.folders[0].path,), method=name, encoder="minatar", steps=6, batch_size=16,
+        out=tmp_path / "run", data=(data.folders[0].path,), method=name, architecture="minatar", steps=6, batch_size=16,
         learning_rate=1e-2, threads=1, log_every=6, **settings,
     )  # fmt: skip
     pretrain(config, quiet=True)

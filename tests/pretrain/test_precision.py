@@ -10,11 +10,11 @@ import torch
 from protovalue.encoder import load_encoder
 from protovalue.errors import UserError
 from protovalue.nets.encoders import Encoder
-from protovalue.pretrain import loop
+from protovalue.precision import choose_precision
 from protovalue.pretrain.bc import BcConfig
 from protovalue.pretrain.cumulants import CumulantsConfig
 from protovalue.pretrain.laplacian import LaplacianConfig
-from protovalue.pretrain.loop import pretrain
+from protovalue.pretrain.loop import pretrain, probe_of
 from protovalue.pretrain.methods import method_names
 from protovalue.pretrain.pvn import PvnConfig
 from protovalue.pretrain.reward import RewardConfig
@@ -46,7 +46,7 @@ def data(tmp_path_factory):
 def config(request, data, tmp_path):
     kind, settings = CONFIGS[request.param]
     return kind(
-        out=tmp_path / "run", data=(data.folders[0].path,), encoder="minatar", batch_size=16, steps=1, threads=1,
+        out=tmp_path / "run", data=(data.folders[0].path,), architecture="minatar", batch_size=16, steps=1, threads=1,
         log_every=1, **settings,
     )  # fmt: skip
 
@@ -152,7 +152,7 @@ def test_the_loop_trains_in_bfloat16_and_looks_in_float32(config, data):
     (line,) = read_metrics(config.out)
     assert line["loss"] == pytest.approx(expected, rel=1e-6)
     assert made(config, data).loss(sample)[0].item() != pytest.approx(expected, rel=1e-6), "float32 is something else"
-    probe = loop._probe(data, data.env_id, "cpu")
+    probe = probe_of(data, data.env_id, "cpu")
     rms = float(load_encoder(config.out).features(probe).square().mean().sqrt())
     assert read_run(config.out)["done"]["feature_rms"] == pytest.approx(rms, rel=1e-6)
 
@@ -179,6 +179,6 @@ def test_what_is_recorded_is_what_was_used(config):
     pretrain(replace(config, precision="float32", steps=2), quiet=True)
     with pytest.raises(UserError, match=r"another config: precision bfloat16 \(the run has float32\)"):
         pretrain(replace(config, precision="bfloat16", steps=3), quiet=True)
-    found = [loop._precision(replace(config, precision=one), device) for one, device in
+    found = [choose_precision(one, device) for one, device in
              [("auto", "cpu"), ("auto", "cuda"), ("float32", "cuda"), ("bfloat16", "cpu")]]  # fmt: skip
     assert found == ["float32", "bfloat16", "float32", "bfloat16"]

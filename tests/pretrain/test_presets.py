@@ -1,7 +1,6 @@
 """The paper's tables and every method's presets, typed out; and the limits of every setting."""
 
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,25 +9,29 @@ from protovalue.envs.registry import resolve
 from protovalue.errors import UserError
 from protovalue.evaluate.config import EvaluateConfig
 from protovalue.nets.encoders import make_encoder
-from protovalue.online import linear_dqn
 from protovalue.online.config import OnlineConfig
-from protovalue.online.presets import resolve as resolve_agent
-from protovalue.pretrain import loop
-from protovalue.pretrain.base import Method
+from protovalue.presets import Preset, resolved
 from protovalue.pretrain.config import PretrainConfig
 from protovalue.pretrain.methods import method_class, method_names
+from protovalue.pretrain.trainer import Trainer
 
 OUT = Path("run")
 
 
-def resolved(name, env_id, **given):
+def settings(name, env_id, **given):
     cls = method_class(name)
-    return cls.resolve(cls.Config(out=OUT, method=name, **given), env_id)
+    return resolved(cls.Config(out=OUT, method=name, **given), env_id)
+
+
+def optimizer_of(config):
+    method = torch.nn.Linear(1, 1)
+    method.config, method.steps = config, lambda: 1
+    return Trainer(method, None, None, "cpu").optimizer
 
 
 def test_the_paper_s_table_of_pretraining():
     """'PVN Hyperparameters', in the paper's appendix, line by line; the encoder is its 8x Impala-CNN."""
-    paper = resolved("pvn", "atari/Pong", preset="paper", threshold="sgd")
+    paper = settings("pvn", "atari/Pong", preset="paper", threshold="sgd")
     assert paper.tasks == 100, "Number of auxiliary tasks"
     assert paper.batch_size == 256, "Batch size"
     assert paper.steps == 1_562_500, "Number of gradient steps"
@@ -37,22 +40,20 @@ def test_the_paper_s_table_of_pretraining():
     assert paper.proportion == 0.01, "Reward proportion"
     assert paper.burn_in == 62_500, "Quantile regression burn-in steps"
     assert paper.tasks_per_module == 10, "Tasks per module"
-    method = torch.nn.Linear(1, 1)
-    method.steps = lambda: 1
-    optimizer = loop._optimizer(method, paper)
+    optimizer = optimizer_of(paper)
     assert type(optimizer) is torch.optim.Adam, "Optimizer"
     assert optimizer.defaults["lr"] == 1e-4, "Adam Learning rate"
     assert optimizer.defaults["betas"] == (0.9, 0.999), "Adam beta_1, beta_2"
     assert optimizer.defaults["eps"] == 1.5e-4, "Adam epsilon"
     assert (optimizer.defaults["weight_decay"], optimizer.defaults["amsgrad"]) == (0, False)
     assert (paper.backup, paper.indicator, paper.normalize, paper.target_every) == ("mean", "rni", "no", None)
-    assert (paper.encoder, paper.width) == ("impala", 8)
+    assert (paper.architecture, paper.width) == ("impala", 8)
     assert make_encoder("impala", (4, 84, 84), 1, torch.Generator()).num_features * paper.width == 4096
 
 
 def test_the_paper_s_table_of_the_online_phase():
     """'Online Hyperparameters'; frames are agent steps times the frame skip."""
-    paper = resolve_agent(OnlineConfig(env="atari/Pong", out=OUT, encoder="e", preset="paper"), linear_dqn.PRESETS)
+    paper = resolved(OnlineConfig(env="atari/Pong", out=OUT, encoder="e", preset="paper"), "atari/Pong")
     assert (paper.head, paper.double, paper.prioritised) == ("dqn", False, False), "Update rule"
     assert paper.hidden == (), "Number of layers: 1 (linear)"
     assert paper.steps == 3_750_000, "Number of agent steps"
@@ -124,8 +125,8 @@ OWN = {
 @pytest.mark.parametrize("name", method_names())
 @pytest.mark.parametrize(("preset", "env_id"), SHARED)
 def test_every_preset_of_every_method(name, preset, env_id):
-    found = resolved(name, env_id, preset=preset)
-    shared = ("encoder", "width", "steps", "batch_size", "learning_rate", "threads")
+    found = settings(name, env_id, preset=preset)
+    shared = ("architecture", "width", "steps", "batch_size", "learning_rate", "threads")
     assert tuple(getattr(found, key) for key in shared) == SHARED[preset, env_id]
     assert (found.adam_epsilon, found.precision, found.seed) == (1.5e-4, "auto", 0)
     family = " minatar" if env_id.startswith("minatar") else ""
@@ -138,8 +139,8 @@ def test_only_the_random_initialisation_does_without_data():
 
 
 def test_what_is_given_is_kept():
-    given = {"encoder": "nature", "width": 3, "steps": 0, "batch_size": 7, "learning_rate": 0.5, "threads": 2}
-    found = resolved("spr", "minatar/breakout", **given, dropout=0.0, target_ema=0.0, shift=1, center="no")
+    given = {"architecture": "nature", "width": 3, "steps": 0, "batch_size": 7, "learning_rate": 0.5, "threads": 2}
+    found = settings("spr", "minatar/breakout", **given, dropout=0.0, target_ema=0.0, shift=1, center="no")
     assert {name: getattr(found, name) for name in given} == given
     assert (found.dropout, found.target_ema, found.shift, found.center, found.channels) == (0.0, 0.0, 1, "no", 16)
 
@@ -147,25 +148,28 @@ def test_what_is_given_is_kept():
 def test_a_method_s_own_preset_comes_before_the_common_one():
     """By preset, then by family, each time the common one first."""
 
-    class Own(Method):
-        presets = {("small", "*"): {"width": 5, "steps": 6}, ("small", "gym"): {"steps": 7}}  # noqa: RUF012
+    class Own(PretrainConfig):
+        presets = (
+            *PretrainConfig.presets,
+            {("small", "*"): Preset("mine", width=5, steps=6), ("small", "gym"): Preset("mine", steps=7)},
+        )
 
-    found = Own.resolve(PretrainConfig(out=OUT), "gym/Mine-v0")
+    found = resolved(Own(out=OUT), "gym/Mine-v0")
     assert (found.width, found.steps, found.batch_size) == (5, 7, 256)
-    found = Own.resolve(PretrainConfig(out=OUT), "atari/Pong")
+    found = resolved(Own(out=OUT), "atari/Pong")
     assert (found.width, found.steps) == (5, 6)
-    found = Own.resolve(PretrainConfig(out=OUT, preset="paper"), "gym/Mine-v0")
+    found = resolved(Own(out=OUT, preset="paper"), "gym/Mine-v0")
     assert (found.width, found.steps) == (8, 1_562_500)
 
 
 def test_a_proto_value_network_fills_in_only_what_applies():
-    hashes = resolved("pvn", "minatar/breakout", indicator="hash")
+    hashes = settings("pvn", "minatar/breakout", indicator="hash")
     assert (hashes.normalize, hashes.tasks_per_module, hashes.burn_in, hashes.proportion) == ("no", None, None, 0.05)
-    copied = resolved("pvn", "minatar/breakout", target_every=7)
+    copied = settings("pvn", "minatar/breakout", target_every=7)
     assert (copied.target_every, copied.target_ema) == (7, None)
-    learned = resolved("pvn", "minatar/breakout", threshold="sgd", tasks_per_module=3, normalize="no")
+    learned = settings("pvn", "minatar/breakout", threshold="sgd", tasks_per_module=3, normalize="no")
     assert (learned.burn_in, learned.tasks_per_module, learned.normalize) == (62_500, 3, "no")
-    assert resolved("pvn", "minatar/breakout", threshold="sgd", burn_in=9).burn_in == 9
+    assert settings("pvn", "minatar/breakout", threshold="sgd", burn_in=9).burn_in == 9
 
 
 SHARE = ([0, 0.5, 0.999], [-0.1, 1, 1.5])
@@ -210,7 +214,7 @@ def test_what_all_methods_share_is_checked_for_each(name):
         ({"burn_in": 9}, "--burn-in: found 9, expected it only"),
         ({"indicator": "hash", "normalize": "yes"}, "--normalize: found yes, expected it only"),
         ({"indicator": "hash", "tasks_per_module": 5}, "--tasks-per-module: found 5, expected it only"),
-        ({"target_every": 3, "target_ema": 0.9}, "--target-every: found 3, expected either it or --target-ema"),
+        ({"target_every": 3, "target_ema": 0.9}, "--target-ema: found 0.9, expected either it or --target-every"),
     ],
 )
 def test_settings_of_a_proto_value_network_that_do_not_go_together(given, flag):
@@ -223,14 +227,3 @@ def test_settings_of_a_proto_value_network_that_do():
     assert config(out=OUT, threshold="sgd", burn_in=1).burn_in == 1
     assert config(out=OUT, indicator="hash", normalize="no").normalize == "no"
     assert config(out=OUT, indicator="rni", tasks_per_module=5, normalize="yes").tasks_per_module == 5
-
-
-def test_the_device_that_is_there_is_taken(monkeypatch):
-    def device(wanted, there):
-        monkeypatch.setattr(torch.cuda, "is_available", lambda: there)
-        return loop._device(SimpleNamespace(device=wanted))
-
-    assert [device("auto", True), device("auto", False), device("cpu", True)] == ["cuda", "cpu", "cpu"]
-    assert device("cuda", True) == "cuda"
-    with pytest.raises(UserError, match="--device: found cuda, expected cpu"):
-        device("cuda", False)

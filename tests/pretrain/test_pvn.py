@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from protovalue.config import PRESET
 from protovalue.data.format import End
 from protovalue.indicators.precompute import IndicatorSpec, load_indicator
 from protovalue.pretrain import pvn
@@ -27,7 +28,7 @@ def few(tmp_path):
 @pytest.fixture
 def config(few, table, tmp_path):
     return PvnConfig(
-        out=tmp_path / "run", data=(few.folders[0].path,), encoder=table, indicator="singletons", tasks=3,
+        out=tmp_path / "run", data=(few.folders[0].path,), architecture=table, indicator="singletons", tasks=3,
         steps=3, batch_size=8, gamma=0.5, target_ema=0.75, threads=1,
     )  # fmt: skip
 
@@ -81,7 +82,8 @@ def data(tmp_path_factory):
 def test_it_finds_the_exact_successor_measure_of_its_sets(data, table, tmp_path, backup):
     """Random networks draw the sets; their values are solved here from the world's transition matrix."""
     config = PvnConfig(
-        out=tmp_path / "run", data=(data.folders[0].path,), encoder=table, tasks=5, proportion=0.3, normalize="yes",
+        out=tmp_path / "run", data=(data.folders[0].path,), architecture=table, tasks=5, proportion=0.3,
+        normalize="yes",
         tasks_per_module=2, steps=600, batch_size=64, learning_rate=0.3, adam_epsilon=0.1, gamma=GAMMA, target_ema=0.8,
         backup=backup, threads=1,
     )  # fmt: skip
@@ -115,14 +117,14 @@ def test_the_indicator_is_what_the_config_says(few, config, monkeypatch):
     cache = config.out.parent / "own"
     base = replace(config, indicator="rni", proportion=0.2, seed=4, cache=cache)
     made(replace(base, threshold="sgd", burn_in=30, normalize="yes", tasks_per_module=2, indicator_seed=0), few)
-    made(replace(base, preset="paper", target_ema=None), few)
+    made(replace(base, preset="paper", target_ema=PRESET), few)
     assert asdict(seen[0][0]) == asdict(IndicatorSpec("rni", 3, 0.2, 0, "sgd", 30, True, 2))
     assert asdict(seen[1][0]) == asdict(IndicatorSpec("rni", 3, 0.2, 4, "exact", 62_500, False, 10))
     assert seen[0][1] == (cache, "cpu")
 
 
 def test_without_tasks_nothing_is_learned_or_written(few, config):
-    empty = PvnConfig(out=config.out, data=config.data, encoder="table", tasks=0)
+    empty = PvnConfig(out=config.out, data=config.data, architecture="table", tasks=0)
     pretrain(empty, quiet=True)
     assert read_run(config.out)["done"]["steps"] == 0
     assert not (config.out / "indicator").exists()

@@ -9,8 +9,7 @@ from protovalue.data.collect import collect
 from protovalue.data.config import CollectConfig
 from protovalue.nets.statistics import feature_statistics
 from protovalue.online import linear_dqn
-from protovalue.pretrain import loop
-from protovalue.pretrain.loop import pretrain
+from protovalue.pretrain.loop import pretrain, probe_of
 from protovalue.pretrain.random import RandomConfig
 from protovalue.runs import read_run
 
@@ -25,7 +24,7 @@ def test_from_an_environment_on_the_command_line(tmp_path, capsys):
     assert (done["steps"], done["num_features"]) == (0, 128)
 
     encoder = protovalue.load_encoder(run)
-    probe = loop._probe(None, "minatar/space_invaders", "cpu").numpy()
+    probe = probe_of(None, "minatar/space_invaders", "cpu").numpy()
     assert probe.shape == (512, 1, 10, 10, 6)
     assert len(np.unique(probe.reshape(512, -1), axis=0)) > 400
     features = encoder.features(probe)

@@ -29,7 +29,7 @@ def data(tmp_path_factory):
 @pytest.fixture
 def config(data, tmp_path):
     return RewardConfig(
-        out=tmp_path / "run", data=(data.folders[0].path,), encoder="minatar", steps=1200, batch_size=64,
+        out=tmp_path / "run", data=(data.folders[0].path,), architecture="minatar", steps=1200, batch_size=64,
         learning_rate=2e-3, gamma=GAMMA, target_ema=0.95, threads=1,
     )  # fmt: skip
 
@@ -42,7 +42,7 @@ def test_loss_by_hand(table, tmp_path, change):
     """0 -> 1 -> 2 by actions 1, 0 with rewards 0.5 and 5, where it terminates; 2 -> 0 by action 0, reward -3, cut."""
     first, second = ((0, 1, 2), (1, 0), (0.5, 5), End.TERMINATED), ((2, 0), (0,), (-3,), End.TRUNCATED)
     data = episodes(tmp_path / "few", first, second)
-    config = RewardConfig(out=tmp_path / "run", data=(tmp_path / "few",), encoder=table, gamma=0.5, batch_size=12)
+    config = RewardConfig(out=tmp_path / "run", data=(tmp_path / "few",), architecture=table, gamma=0.5, batch_size=12)
     config = replace(config, **change)
     method = made(config, data)
     q, behind = [[1.0, 2.0], [0.5, -1.0], [4.0, 3.0]], [[8.0, -2.0], [1.0, 7.0], [9.0, 9.0]]  # [state][action]
@@ -75,7 +75,7 @@ def test_it_finds_the_optimal_values(data, config, table, encoder, accuracy):
     for _ in range(400):  # value iteration: error 0.9^400 < 1e-18
         exact = clipped[after] + GAMMA * (going_on * exact.max(axis=0))[after]
     if encoder == table:
-        config = replace(config, encoder=table, learning_rate=0.3, adam_epsilon=0.1, target_ema=0.8)
+        config = replace(config, architecture=table, learning_rate=0.3, adam_epsilon=0.1, target_ema=0.8)
     method = trained(config, data)
     with torch.no_grad():
         features = method.encoder(torch.from_numpy(pictures(np.arange(16))[:, None]))

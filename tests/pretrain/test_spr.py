@@ -12,8 +12,9 @@ from protovalue.encoder import load_encoder
 from protovalue.errors import UserError
 from protovalue.files import read_json, write_json
 from protovalue.nets.layers import flatten, renormalize
+from protovalue.presets import resolved
 from protovalue.pretrain.loop import pretrain
-from protovalue.pretrain.spr import SelfPredictive, SprConfig, Transition, centered, shifted
+from protovalue.pretrain.spr import SprConfig, Transition, centered, shifted
 from protovalue.runs import read_metrics, read_run
 from protovalue.tabular.gridworlds import open_grid
 from tests.data.helpers import MadeUp, write
@@ -28,7 +29,7 @@ def data(tmp_path_factory):
 @pytest.fixture
 def config(data, tmp_path):
     return SprConfig(
-        out=tmp_path / "run", data=(data.folders[0].path,), encoder="minatar", steps=250, batch_size=32,
+        out=tmp_path / "run", data=(data.folders[0].path,), architecture="minatar", steps=250, batch_size=32,
         learning_rate=3e-3, channels=16, horizon=3, shift=0, intensity=0.0, dropout=0.0, target_ema=0.9, threads=1,
         log_every=10,
     )  # fmt: skip
@@ -282,13 +283,13 @@ def test_every_option_changes_the_result(config, tmp_path, change):
 def test_presets_augment_pixels_but_not_grids(tmp_path):
     for game, expected in (("atari/Pong", (4, 0.05)), ("minatar/breakout", (0, 0.0))):
         for preset in ("paper", "small"):
-            found = SelfPredictive.resolve(SprConfig(out=tmp_path, preset=preset), game)
+            found = resolved(SprConfig(out=tmp_path, preset=preset), game)
             assert (found.shift, found.intensity) == expected
 
 
 def test_atari_shaped_augmentation_is_drawn_per_observation(tmp_path):
     data = atari_shaped(tmp_path / "set")
-    config = SprConfig(out=tmp_path / "run", data=(tmp_path / "set",), encoder="nature", steps=1, batch_size=6)
+    config = SprConfig(out=tmp_path / "run", data=(tmp_path / "set",), architecture="nature", steps=1, batch_size=6)
     method = trained(config, data)
     sample, again = method.sample(3), method.sample(3)
     assert sample["shift"].shape == (6, 6, 2)

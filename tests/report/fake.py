@@ -1,11 +1,15 @@
 """A report whose every number was written by hand, for tests of the page."""
 
 import io
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
+from protovalue.evaluate.aggregate import mean_interval
+from protovalue.evaluate.scores import paper_results
+from protovalue.report.cells import CellResult
 from protovalue.report.model import (
     Aggregate,
     Cost,
@@ -17,9 +21,9 @@ from protovalue.report.model import (
     Picture,
     Report,
     Spread,
-    Table,
+    TableFiles,
 )
-from protovalue.report.results import Cell, Missing, Results
+from protovalue.report.results import Missing, Results
 
 ENVS = ("minatar/breakout", "minatar/space_invaders")
 PVN, RANDOM, DQN = "PVN (RNI)", "Random <init> & frozen", "DQN"
@@ -39,11 +43,11 @@ BEST = {(ENVS[0], PVN), (ENVS[1], RANDOM)}
 SECONDS = {PVN: 3725.0, RANDOM: 62.0, DQN: 7322.0}
 
 
-def cell(env: str, method: str, seed: int) -> Cell:
+def cell(env: str, method: str, seed: int) -> CellResult:
     """One encoder with two agents that lie evenly around the mean of its method."""
     mean = MEANS[env, method][0]
     end_to_end = method == DQN
-    return Cell(
+    return CellResult(
         env=env,
         method=method,
         width=1,
@@ -99,7 +103,7 @@ def gallery(env: str) -> Gallery:
     )
 
 
-def picture(folder: Path, name: str, env: str | None = None) -> Picture:
+def picture(folder: Path, section: str, name: str, env: str | None = None) -> Picture:
     """A figure that is a rectangle."""
     (folder / f"{name}.svg").write_text(
         '<svg xmlns="http://www.w3.org/2000/svg" width="640" height="240"><rect x="20" y="20" width="600" height="200" '
@@ -107,15 +111,15 @@ def picture(folder: Path, name: str, env: str | None = None) -> Picture:
     )
     (folder / f"{name}.png").write_bytes(frame(3))
     caption = f"What {name} shows, over 2 encoders of 2 agents."
-    return Picture(name, f"Figure {name}", caption, folder / f"{name}.png", folder / f"{name}.svg", env)
+    return Picture(section, name, f"Figure {name}", caption, folder / f"{name}.png", folder / f"{name}.svg", env)
 
 
-def table(folder: Path, name: str) -> Table:
+def table(folder: Path, name: str) -> TableFiles:
     """A table in three empty files."""
     files = [folder / f"{name}.{ending}" for ending in ("md", "csv", "tex")]
     for file in files:
         file.touch()
-    return Table(name, f"Table {name}", "", *files)
+    return TableFiles(name, f"Table {name}", "", *files)
 
 
 def report(folder: Path) -> Report:
@@ -139,7 +143,6 @@ def report(folder: Path) -> Report:
         GameScore(
             env, method, Estimate(*mean), Estimate(mean[0] / 50, mean[1] / 50, mean[2] / 50),
             encoders=1 if (env, method) == (ENVS[1], PVN) else 2, agents=1 if method == DQN else 2, episodes=100,
-            best=(env, method) in BEST,
         )
         for (env, method), mean in MEANS.items()
     )  # fmt: skip
@@ -155,19 +158,22 @@ def report(folder: Path) -> Report:
         for method in (PVN, RANDOM)
     )
     names = [
-        ("aggregates", None),
-        ("profiles", None),
-        ("games", None),
-        *((f"curves-{i}", env) for i, env in enumerate(ENVS)),
+        ("aggregates", "aggregates", None),
+        ("profile", "profiles", None),
+        ("games", "games", None),
+        *(("curves", f"curves-{i}", env) for i, env in enumerate(ENVS)),
+        *(("mds", f"mds-{i}", env) for i, env in enumerate(ENVS)),
     ]
     return Report(
         results=results,
+        draws=2000,
         colours={PVN: "#0072b2", RANDOM: "#e69f00", DQN: "#333333"},
         scale="A normalised score is 0 for uniformly random actions and 1 for end-to-end DQN.",
         per_game=per_game,
+        scores={},
         aggregates=aggregates,
         features=features,
-        pictures=tuple(picture(folder, name, env) for name, env in [*names, ("mds-0", ENVS[0]), ("mds-1", ENVS[1])]),
+        pictures=tuple(picture(folder, *name) for name in names),
         tables=(table(folder, "per-game"),),
         galleries=tuple(gallery(env) for env in ENVS),
         notes=("one note & another",),
@@ -177,6 +183,22 @@ def report(folder: Path) -> Report:
         paper={ENVS[0]: {"PVN": 123.4}},
         details={"protovalue": "0.1.0", "bootstrap": {"draws": 2000, "seed": 0}},
     )
+
+
+def of_scores(scores: Mapping[str, Mapping[str, np.ndarray]], references: Sequence[str] = ()) -> Report:
+    """A report that has nothing but returns (P, S) by method and environment, and the paper's numbers beside them."""
+    envs = tuple(dict.fromkeys(env for games in scores.values() for env in games))
+    per_game = tuple(
+        GameScore(env, method, mean_interval(games[env]), None, *games[env].shape, episodes=100)
+        for env in envs
+        for method, games in scores.items()
+        if env in games
+    )
+    return Report(
+        results=Results("made", "Made", "none", tuple(scores), envs, ()), draws=100, colours={}, scale="",
+        per_game=per_game, scores={}, aggregates=(), features=(), galleries=(), notes=(), costs=(),
+        references=tuple(references), paper={env: paper_results(env) for env in envs},
+    )  # fmt: skip
 
 
 def aggregate(method: str, iqm: tuple[float, float, float], gap: float) -> Aggregate:

@@ -40,7 +40,7 @@ def run(
     """
     folder.mkdir(parents=True)
     seeds = range(len(returns)) if seeds is None else seeds
-    kind: dict[str, Any] = {"kind": "dqn", "encoder": network}
+    kind: dict[str, Any] = {"kind": "dqn", "architecture": network}
     if encoder is not None:
         kind = {"kind": "online", "encoder": str(encoder), "encoder_checksum": f"that of {encoder}"}
     config = {"env": env, "out": str(folder), "gamma": 0.99, "steps": steps, **kind, **settings}

@@ -16,7 +16,7 @@ from protovalue.online.config import DqnConfig, OnlineConfig
 from protovalue.online.dqn import train_dqn
 from protovalue.online.linear_dqn import train_online
 from protovalue.report.galleries import look
-from protovalue.report.results import read_results
+from protovalue.report.reading import read_results
 from tests.report import made
 
 ENV, OTHER = "minatar/breakout", "minatar/freeway"

@@ -12,8 +12,9 @@ import pytest
 from PIL import Image
 
 from protovalue.report import figures, summary
+from protovalue.report.cells import CellResult
 from protovalue.report.model import Embedding, Gallery
-from protovalue.report.results import Cell, Results
+from protovalue.report.results import Results
 
 ENVS = ("minatar/breakout", "minatar/space_invaders")
 METHODS = (
@@ -32,7 +33,7 @@ def results(encoders=3, envs=ENVS):
                 returns = np.array([1.0, 2.0]) + p + m + 10 * e
                 steps = np.linspace(1_000, 30_000 if not end else 90_000, 30)
                 cells.append(
-                    Cell(
+                    CellResult(
                         env,
                         method,
                         1,

@@ -13,8 +13,9 @@ import pytest
 
 from protovalue.report import page as page_module
 from protovalue.report.model import Estimate, Report
+from protovalue.report.numbers import duration, interval, short
 from protovalue.report.page import write_page
-from protovalue.report.wording import duration, headline, interval, number
+from protovalue.report.wording import headline
 from tests.report import fake
 from tests.report.fake import BEST, DQN, ENVS, INJECTION, MEANS, METHODS, PVN, RANDOM
 
@@ -382,7 +383,7 @@ def test_headline_of_many_games(tmp_path: Path):
      (12345.6, "12,346"), (99.6, "100"), (math.nan, "\N{EN DASH}")],
 )  # fmt: skip
 def test_numbers_in_words(value, text):
-    assert number(value) == text
+    assert short(value) == text
 
 
 def test_intervals_and_times_in_words():

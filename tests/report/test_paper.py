@@ -3,7 +3,7 @@
 import pytest
 
 from protovalue.evaluate.aggregate import STATISTICS
-from protovalue.report import tables
+from protovalue.report import rendering
 from protovalue.report.paper import paper_aggregates, paper_report
 
 # Over the 44 games with human scores: median, IQM, mean, optimality gap.
@@ -37,7 +37,7 @@ def test_the_table_shows_them_and_says_what_they_are():
 
 
 def test_it_prints_in_a_terminal():
-    text = tables.plain(paper_report())
+    text = rendering.plain(paper_report())
     lines = text.splitlines()
     assert "PVN (RNI)               0.410*   0.414*   1.488*           0.714*" in lines
     assert "Random Initialization  -0.005   -0.005   -0.253            1.253" in lines

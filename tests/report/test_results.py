@@ -8,7 +8,7 @@ import pytest
 
 from protovalue.errors import UserError
 from protovalue.files import write_json
-from protovalue.report.results import read_results
+from protovalue.report.reading import read_results
 from tests.report import made
 
 ENV = "minatar/breakout"
@@ -358,7 +358,7 @@ def test_architectures_are_told_apart(tmp_path):
     made.run(tmp_path / "c", ENV, [1.0])
     made.run(tmp_path / "d", ENV, [1.0], network="nature")
     for seed, name in enumerate(("minatar", "nature")):
-        made.run(tmp_path / f"e{seed}", ENV, [1.0], made.encoder(tmp_path / f"p{seed}", "spr", seed, encoder=name))
+        made.run(tmp_path / f"e{seed}", ENV, [1.0], made.encoder(tmp_path / f"p{seed}", "spr", seed, architecture=name))
     assert read_results([tmp_path]).methods == (
         "dqn, architecture minatar", "dqn, architecture nature", "random, architecture minatar",
         "random, architecture nature", "spr, architecture minatar", "spr, architecture nature",

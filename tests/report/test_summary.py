@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from protovalue.report import summary
-from protovalue.report.results import Cell, Missing, Results
+from protovalue.report.cells import CellResult
+from protovalue.report.results import Missing, Results
 
 A, B = "minatar/breakout", "minatar/freeway"
 
@@ -15,7 +16,7 @@ A, B = "minatar/breakout", "minatar/freeway"
 def cell(method, env, returns, seed=0, family="pvn", tasks=None, width=1, curve=None, steps=(100.0, 200.0)):
     kind = "dqn" if family == "dqn" else "online"
     curve = np.tile(np.asarray(returns, float)[:, None], (1, len(steps))) if curve is None else np.array(curve, float)
-    return Cell(
+    return CellResult(
         env, method, width, tasks, 0, None if kind == "dqn" else seed, tuple(range(len(returns))),
         np.array(returns, float), 10, 200, np.array(steps, float), curve, Path(f"{method}-{seed}"), None, None,
         {"kind": kind, "method": family},
@@ -59,7 +60,7 @@ def test_dqn_is_one_and_random_actions_are_zero():
     [
         (PAIR, {A: 2.0}, f"{B} is left out of the aggregates: its random policy was not measured"),
         (PAIR[:5], {A: 2.0, B: 1.0}, f"{B} is left out of the aggregates: it has no finished end-to-end DQN"),
-        (PAIR, {A: 2.0, B: 3.0}, "DQN's mean return, 3, is not above that of random actions, 3"),
+        (PAIR, {A: 2.0, B: 3.0}, "DQN's mean return, 3.00, is not above that of random actions, 3.00"),
     ],
 )
 def test_a_game_without_a_yardstick_is_left_out_and_named(cells, random_policy, said):
@@ -101,16 +102,12 @@ def test_per_game_by_hand():
     assert (pvn.mean.point, pvn.encoders, pvn.agents, pvn.episodes) == (7.0, 2, 2, 10)
     # Encoders' means 5 and 9: standard error 2, and t with one degree of freedom is 12.706.
     assert pvn.mean.low == pytest.approx(7 - 2 * 12.706, abs=1e-2)
-    assert not pvn.best  # DQN does not compete, and one alone is not the best
-    assert not scores["DQN", A].best
 
 
-def test_methods_that_saw_the_reward_do_not_compete():
+def test_methods_that_saw_the_reward_are_references():
     others = [cell("DQN", A, [5], family="dqn"), cell("SPR", A, [2], family="spr")]
     made = results([cell("Reward", A, [9], family="reward"), cell("PVN", A, [3]), *others])
     assert summary.references(made) == ("Reward", "DQN")
-    best = [score.method for score in summary.per_game(made, summary.Scale("", {}, ())) if score.best]
-    assert best == ["PVN"]
 
 
 def test_a_training_curve_by_hand():

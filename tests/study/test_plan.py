@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from protovalue.cli import COMMANDS, _load, _parse
+from protovalue.cli import COMMANDS, _load
 from protovalue.data.collect import collect
 from protovalue.data.config import CollectConfig
+from protovalue.flags import parse as parse_flags
 from protovalue.online.config import AgentConfig
 from protovalue.study.file import load_study
 from protovalue.study.plan import address, plan, seed_text
@@ -229,7 +230,7 @@ def test_a_yardstick_in_another_variant_is_not_the_data():
     assert sum(stage.kind == "dqn" for stage in plan(parse(text), ROOT).stages) == 1
     laid_out = plan(parse(text + "[methods.dqn.env]\nsticky = 0.3\n"), ROOT)
     played = {
-        "--sticky" in stage.command: "--data" in stage.command for stage in laid_out.stages if stage.kind == "dqn"
+        "--sticky" in stage.command: "--record" in stage.command for stage in laid_out.stages if stage.kind == "dqn"
     }
     assert played == {False: True, True: False}
 
@@ -291,7 +292,7 @@ def test_the_data_of_a_dqn_is_recorded_with_all_of_its_settings():
     data = f"runs/x/{laid_out.cells[0].data}"
     assert list(stage.command) == [
         "pvn", "dqn", "--env", "minatar/breakout", "--seeds", "0", "--out", f"runs/x/{stage.folder}",
-        "--steps", "300", "--update-every", "3", "--threads", "1", "--data", data,
+        "--steps", "300", "--update-every", "3", "--threads", "1", "--record", data,
     ]  # fmt: skip
     assert laid_out.stages[1].needs == (stage.id,)
     assert f"--data {data}" in " ".join(laid_out.stages[1].command)
@@ -308,7 +309,7 @@ def test_a_recorded_dqn_is_also_the_yardstick_of_its_seed(first):
     laid_out = plan(parse(text), ROOT)
     trained = [stage for stage in laid_out.stages if stage.kind == "dqn"]
     assert len(trained) == 3
-    assert ["--data" in stage.command for stage in sorted(trained, key=lambda stage: stage.folder)] == [
+    assert ["--record" in stage.command for stage in sorted(trained, key=lambda stage: stage.folder)] == [
         True, False, False,
     ]  # fmt: skip
     cells = [cell for cell in laid_out.cells if cell.method == "dqn"]
@@ -347,7 +348,7 @@ def test_every_command_is_one_that_pvn_takes(text):
     for stage in plan(parse(text), ROOT).stages:
         name, arguments = stage.command[1], list(stage.command[2:])
         kind = _load(COMMANDS[name].config)
-        config = _parse(kind if isinstance(kind, type) else kind(arguments), "pvn", arguments)
+        config = parse_flags(kind if isinstance(kind, type) else kind(arguments), "pvn", arguments)
         if name == "pretrain":
             assert config.threads == 1
         if name == "evaluate":
@@ -434,5 +435,5 @@ def test_the_stages_of_a_recorded_dqn_belong_to_its_data_set_alone():
     (trained,) = (stage for stage in plan(parse(text), ROOT).stages if stage.kind == "dqn")  # once, for both
     command = " ".join(trained.command)
     assert "--stages 5" in command
-    assert "--data runs/x/data/" in command
+    assert "--record runs/x/data/" in command
     assert ids(text, "dqn") != ids(text.replace("stages = 5", "stages = 6"), "dqn")

@@ -5,13 +5,14 @@ from pathlib import Path
 import pytest
 
 from protovalue.study import measure
+from protovalue.study.folder import histories
 from protovalue.study.measure import LARGE, SIZES, select, small_study
 from protovalue.study.plan import Stage, plan, regression_rate
 from protovalue.study.rates import (
     FINISHED,
     MEASURED,
-    Estimate,
     Rate,
+    StageTime,
     estimate,
     estimates,
     filled,
@@ -21,7 +22,6 @@ from protovalue.study.rates import (
     remember,
     remembered,
 )
-from protovalue.study.state import histories
 from tests.study.helpers import TINY, parse
 
 ROOT = Path("runs/x")
@@ -118,7 +118,13 @@ def test_the_small_study_of_a_large_one_has_width_1_and_no_episodes():
 def test_what_is_not_estimated_counts_as_the_mean_of_its_kind_or_of_all():
     kinds = ["online", "online", "online", "dqn", "import"]
     stages = [Stage(name, kind, name, ("pvn",)) for name, kind in zip("abcde", kinds, strict=True)]
-    found = {"a": Estimate(10.0), "b": Estimate(20.0), "c": Estimate(None), "d": Estimate(60.0), "e": Estimate(None)}
+    found = {
+        "a": StageTime(10.0),
+        "b": StageTime(20.0),
+        "c": StageTime(None),
+        "d": StageTime(60.0),
+        "e": StageTime(None),
+    }
     # c as a and b, e as a, b and d
     assert filled(stages, found) == {"a": 10.0, "b": 20.0, "c": 15.0, "d": 60.0, "e": 30.0}
-    assert filled(stages, dict.fromkeys("abcde", Estimate(None))) == {}
+    assert filled(stages, dict.fromkeys("abcde", StageTime(None))) == {}

@@ -18,9 +18,10 @@ from protovalue.study import command
 from protovalue.study.command import _Progress, study_run
 from protovalue.study.config import StudyRunConfig
 from protovalue.study.engine import Ended, Job
+from protovalue.study.folder import Events
 from protovalue.study.plan import plan
 from protovalue.study.schedule import Outcome, run_stages
-from protovalue.study.state import Events, is_done
+from protovalue.study.state import is_done
 from tests.study.helpers import TINY, evaluations, events, parse
 
 # Long enough that a kill finds it at work: the agents take seconds.

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from protovalue.data.sources import BLOCK, DamagedError, Source
+from protovalue.data.sources import BLOCK, DamagedError, SourceFile
 from protovalue.data.tfrecord import LARGEST
 from protovalue.errors import UserError
 
@@ -17,7 +17,7 @@ _BLOCK, _BLOCK_HEAD = 1 << 16, 24
 _CHUNK_HEAD = struct.Struct("<QQQQQ")  # hash, bytes, hash of these, kind (8 bits) and records (56), bytes when decoded
 
 
-def read_array_records(source: Source) -> Iterator[tuple[int, bytes]]:
+def read_array_records(source: SourceFile) -> Iterator[tuple[int, bytes]]:
     """Yield (number, data) of every record. A remote file is first copied to a temporary one: the index is at its end.
 
     The package checks a hash of every block that it reads.

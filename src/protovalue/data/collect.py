@@ -17,6 +17,7 @@ from protovalue.envs.registry import import_module_of, make
 from protovalue.errors import UserError
 from protovalue.interrupt import stop_on_interrupt
 from protovalue.progress import ProgressBar
+from protovalue.randomness import collection_seeds
 from protovalue.schema import FieldError
 
 
@@ -71,9 +72,8 @@ def collect(config: CollectConfig, quiet: bool = False) -> Dataset:
     done, parts = _already(config, manifest)
     if done >= config.steps:
         return completed(config.out)
-    env_seed, policy_seed = np.random.SeedSequence(config.seed, spawn_key=(parts,)).spawn(2)
-    policy = RandomPolicy(env.num_actions, np.random.default_rng(policy_seed))
-    seeds = env_seed.generate_state(num_envs) >> 1  # 31 bits: what every environment takes as a seed
+    seeds, generator = collection_seeds(config.seed, parts, num_envs)
+    policy = RandomPolicy(env.num_actions, generator)
     source = {"by": "pvn collect", "policy": config.policy, "seed": config.seed, "part": parts, "steps": config.steps}
     with (
         DatasetWriter(config.out, manifest, source) as writer,
@@ -110,13 +110,6 @@ def completed(path: Path) -> Dataset:
         with DatasetWriter(path, manifest, manifest.provenance[-1]):
             pass
     return open_dataset(path)
-
-
-def collect_command(config: CollectConfig) -> None:
-    """Collect, and say what there is now."""
-    data = collect(config)
-    print(f"{config.out}: {data.num_transitions:,} transitions of {data.env_id} in {data.num_episodes:,} episodes")
-    print(f"look at it: pvn data info {config.out} --picture frames.png")
 
 
 def _already(config: CollectConfig, wanted: Manifest) -> tuple[int, int]:

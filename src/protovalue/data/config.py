@@ -6,12 +6,25 @@ from typing import Annotated, Literal
 
 from tyro.conf import OmitArgPrefixes, Positional
 
-from protovalue.config import require
+from protovalue.config import (
+    COUNT,
+    INPUT,
+    LENGTH,
+    MACHINE,
+    NOT_NEGATIVE,
+    PLACE,
+    RESULT,
+    SEED,
+    SUBJECT,
+    Range,
+    Settings,
+    require,
+)
 from protovalue.envs.options import EnvOptions
 
 
 @dataclass(frozen=True)
-class CollectConfig:
+class CollectConfig(Settings):
     """Collect experience from an environment into a data set folder.
 
     Example: pvn collect minatar/breakout --steps 100000 --out data/breakout
@@ -20,63 +33,62 @@ class CollectConfig:
     which every later command opens as one.
     """
 
-    env: Positional[str]
+    env: Annotated[Positional[str], SUBJECT]
     """Environment: minatar/GAME, atari/Game or gym/ID."""
-    out: Path
+    out: Annotated[Path, PLACE]
     """Folder of the data set."""
-    steps: int = 100_000
+    steps: Annotated[int, LENGTH, COUNT] = 100_000
     """Transitions to collect [agent steps]."""
-    policy: Literal["random", "dqn"] = "random"
+    policy: Annotated[Literal["random", "dqn"], RESULT] = "random"
     """Who acts: uniformly random actions, or a DQN while it is trained (preset small; OUT-agent is its run)."""
-    num_envs: int | None = None
+    num_envs: Annotated[int | None, RESULT, COUNT] = None
     """Environments stepped together (random: 16, dqn: always 1)."""
-    seed: int = 0
+    seed: Annotated[int, SEED, NOT_NEGATIVE] = 0
     """Seed of the environments and of the policy."""
-    options: Annotated[EnvOptions, OmitArgPrefixes] = field(default_factory=EnvOptions)
+    options: Annotated[Annotated[EnvOptions, OmitArgPrefixes], SUBJECT] = field(default_factory=EnvOptions)
 
     def __post_init__(self) -> None:
-        require(self.steps >= 1, "--steps", self.steps, "at least 1")
-        require(self.num_envs is None or self.num_envs >= 1, "--num-envs", self.num_envs, "at least 1")
+        super().__post_init__()
         require(self.policy == "random" or self.num_envs in (None, 1), "--num-envs", self.num_envs, "1 with dqn")
-        require(self.seed >= 0, "--seed", self.seed, "0 or more")
 
 
 @dataclass(frozen=True)
-class DataInfoConfig:
+class DataInfoConfig(Settings):
     """Print what is in a data set.
 
     Example: pvn data info data/breakout --picture breakout.png
     """
 
-    paths: Positional[tuple[Path, ...]]
+    paths: Annotated[Positional[tuple[Path, ...]], INPUT]
     """Folder of the data set; several are shown as the one data set they make."""
-    picture: Path | None = None
+    picture: Annotated[Path | None, PLACE] = None
     """Also write a contact sheet of some frames to this PNG file."""
 
 
 @dataclass(frozen=True)
-class DataVerifyConfig:
+class DataVerifyConfig(Settings):
     """Check every byte of a data set against its checksums and name the first damaged part.
 
     Example: pvn data verify data/breakout
     """
 
-    path: Positional[Path]
+    path: Annotated[Positional[Path], INPUT]
     """Folder of the data set."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImportConfig:
+class ImportConfig(Settings):
     """What all imports share."""
 
-    source: Positional[tuple[str, ...]]
+    source: Annotated[Positional[tuple[str, ...]], INPUT]
     """Folder, file, glob or URL (https://, gs://, ...) of the data; several are imported into one data set."""
-    out: Path
+    out: Annotated[Path, PLACE]
     """Folder of the data set."""
-    skip_damaged: bool = False
+    skip_damaged: Annotated[bool, RESULT] = False
     """Leave out what is damaged and count it, in place of stopping there."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require(len(self.source) > 0, "SOURCE", "none", "a folder, a file, a glob or a URL")
 
 
@@ -84,34 +96,26 @@ class ImportConfig:
 class ImportInParallelConfig(ImportConfig):
     """What the imports share whose episodes are decoded one by one; the DQN replay is one stream."""
 
-    workers: int | None = None
+    workers: Annotated[int | None, MACHINE, COUNT] = None
     """Processes that decode and compress; None is one per processor."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(self.workers is None or self.workers >= 1, "--workers", self.workers, "at least 1")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImportAtariConfig(ImportConfig):
     """What the two public Atari collections share."""
 
-    split: Literal["full", "weak", "mixed", "mixed-small", "sgi-weak", "sgi-mixed"] = "full"
+    split: Annotated[Literal["full", "weak", "mixed", "mixed-small", "sgi-weak", "sgi-mixed"], RESULT] = "full"
     """Which checkpoints of which runs, by a published name (docs/data.md); sgi- are the self-predictive work's."""
-    checkpoints: str | None = None
+    checkpoints: Annotated[str | None, RESULT] = None
     """Which checkpoints, counted from 0 and separated by commas, in place of a split."""
-    runs: str | None = None
+    runs: Annotated[str | None, RESULT] = None
     """Which runs, as numbered in the paths and separated by commas; None is all that are there."""
-    proportion: float = 1.0
+    proportion: Annotated[float, RESULT, Range(0, 1, above=True)] = 1.0
     """Share of the episodes of every checkpoint, evenly spread over it."""
-    game: str | None = None
+    game: Annotated[str | None, SUBJECT] = None
     """Game, such as Asterix; None takes it from the path of the source."""
-    actions: Literal["minimal", "full"] = "minimal"
+    actions: Annotated[Literal["minimal", "full"], RESULT] = "minimal"
     """Action set that the recorded numbers index; the environment gets the same."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(0 < self.proportion <= 1, "--proportion", self.proportion, "more than 0 and at most 1")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,6 +147,6 @@ class ImportMinariConfig(ImportInParallelConfig):
     The same command continues an interrupted import.
     """
 
-    env: str | None = None
+    env: Annotated[str | None, SUBJECT] = None
     """Environment, such as minatar/breakout or gym/ID; None takes it from the data set."""
-    options: Annotated[EnvOptions, OmitArgPrefixes] = field(default_factory=EnvOptions)
+    options: Annotated[Annotated[EnvOptions, OmitArgPrefixes], SUBJECT] = field(default_factory=EnvOptions)

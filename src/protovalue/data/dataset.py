@@ -295,7 +295,7 @@ class Dataset:
         if self._cache is None and self.num_frames * self.frame_bytes <= budget:
             cache = np.empty((self.num_frames, *self.frame_shape), self.frame_dtype)
             first = self.starts + np.arange(self.num_episodes)
-            self._check(np.arange(self.num_episodes))
+            self.check_episodes(np.arange(self.num_episodes))
             for episode in range(self.num_episodes):
                 self._copy_frames(episode, 0, cache[first[episode] : first[episode] + self.lengths[episode] + 1], {})
             self._cache = cache
@@ -320,7 +320,7 @@ class Dataset:
             if not inside.all():
                 out[~inside] = 0
             return out
-        self._check(episode)
+        self.check_episodes(episode)
         out = np.zeros((len(episode), length, *self.frame_shape), self.frame_dtype)
         chunks: dict[tuple[int, int], Array] = {}  # a batch may meet a chunk more than once
         for row in range(len(episode)):
@@ -346,7 +346,7 @@ class Dataset:
         """Read a whole episode."""
         if not 0 <= index < self.num_episodes:
             raise IndexError(f"episode {index} of {self.num_episodes}")
-        self._check(np.array([index]))
+        self.check_episodes(np.array([index]))
         frames = np.empty((self.lengths[index] + 1, *self.frame_shape), self.frame_dtype)
         self._copy_frames(index, 0, frames, {})
         folder = self.folders[self._folder_of[index]]
@@ -354,7 +354,7 @@ class Dataset:
         actions, rewards = np.array(folder.actions[steps]), np.array(folder.rewards[steps])
         return Episode(frames, actions, rewards, End(self.ends[index]), int(self.checkpoints[index]))
 
-    def _check(self, episode: NDArray[np.int64]) -> None:
+    def check_episodes(self, episode: NDArray[np.int64]) -> None:
         """Check the actions, rewards and chunk records of episodes the first time that they are read."""
         new = self._unchecked[episode]
         if new.any():
@@ -363,7 +363,7 @@ class Dataset:
                 self._unchecked[number] = False
 
     def _gather(self, name: str, episode: NDArray[np.int64], step: NDArray[np.int64]) -> Array:
-        self._check(episode)
+        self.check_episodes(episode)
         index = self._first_of[episode] + step
         if len(self.folders) == 1:
             return np.asarray(getattr(self.folders[0], name)[index])

@@ -24,8 +24,8 @@ from protovalue.data.dataset import Dataset
 from protovalue.data.format import End, Manifest
 from protovalue.data.importing import (
     Encoded,
+    ImportPlan,
     Pending,
-    Plan,
     Tally,
     Workers,
     atari_manifest,
@@ -37,7 +37,7 @@ from protovalue.data.importing import (
     run_import,
     select,
 )
-from protovalue.data.sources import Ahead, DamagedError, Gunzip, Source, find_sources, sibling
+from protovalue.data.sources import Ahead, DamagedError, Gunzip, SourceFile, find_sources, sibling
 from protovalue.data.splits import Thinning
 from protovalue.errors import UserError
 from protovalue.schema import checked, require
@@ -111,7 +111,9 @@ def import_dqn_replay(config: ImportDqnReplayConfig, quiet: bool = False) -> Dat
     chosen = select(config, "dqn-replay", files, _run_of, _number)
     manifest = atari_manifest(game_of(files, config.game), config.actions)
     read = partial(_read_checkpoint, manifest=manifest, proportion=config.proportion)
-    return run_import(Plan(config.out, manifest, chosen.source, chosen.files, read, 1, config.skip_damaged), quiet)
+    return run_import(
+        ImportPlan(config.out, manifest, chosen.source, chosen.files, read, 1, config.skip_damaged), quiet
+    )
 
 
 def import_dqn_replay_command(config: ImportDqnReplayConfig) -> None:
@@ -119,26 +121,26 @@ def import_dqn_replay_command(config: ImportDqnReplayConfig) -> None:
     report(import_dqn_replay(config), config.out)
 
 
-def _number(file: Source) -> int:
+def _number(file: SourceFile) -> int:
     match = _OBSERVATION.match(file.name)
     if match is None:
         raise UserError(f"{file.url}: found {file.name}, expected $store$_observation_ckpt.N.gz or a folder of them")
     return int(match.group(1))
 
 
-def _run_name(file: Source) -> str:
+def _run_name(file: SourceFile) -> str:
     """Return the folder above `replay_logs`: the number of the run in the published layout."""
     folders = [part for part in file.parts[:-1] if part != "replay_logs"]
     return folders[-1] if folders else ""
 
 
-def _run_of(file: Source) -> int | None:
+def _run_of(file: SourceFile) -> int | None:
     name = _run_name(file)
     return int(name) if name.isdecimal() else None
 
 
 def _read_checkpoint(
-    file: Source, tally: Tally, workers: Workers, manifest: Manifest, proportion: float
+    file: SourceFile, tally: Tally, workers: Workers, manifest: Manifest, proportion: float
 ) -> Generator[Pending, None, None]:
     """Yield the episodes of one checkpoint. Decompression runs in a thread, compression here: both free the lock."""
     number = _number(file)
@@ -302,7 +304,7 @@ class _Header:
         return math.prod(self.shape[1:]) * int(self.dtype.itemsize)
 
 
-def _load(source: Source, shape: tuple[int, ...] | None, kinds: str) -> NDArray[Any]:
+def _load(source: SourceFile, shape: tuple[int, ...] | None, kinds: str) -> NDArray[Any]:
     """Read a small array whole: of the given shape, or a row of at most `MOST_INVALID`."""
     with source.open() as stream:
         data = Gunzip(stream)
@@ -321,7 +323,7 @@ def _load(source: Source, shape: tuple[int, ...] | None, kinds: str) -> NDArray[
     return np.frombuffer(raw, header.dtype).reshape(header.shape)
 
 
-def _load_add_count(file: Source, number: int, capacity: int) -> int:
+def _load_add_count(file: SourceFile, number: int, capacity: int) -> int:
     """Read how many slots were ever written; the invalid range must have the cursor that follows from it."""
     source = sibling(file, f"add_count_ckpt.{number}.gz")
     add_count: int = _load(source, (), "iu").item()

@@ -26,8 +26,8 @@ from protovalue.data.format import End, Manifest
 from protovalue.data.hdf5 import check_storage, is_array, opened, own, reading
 from protovalue.data.importing import (
     Encoded,
+    ImportPlan,
     Pending,
-    Plan,
     Tally,
     Workers,
     check_actions,
@@ -37,7 +37,7 @@ from protovalue.data.importing import (
     report,
     run_import,
 )
-from protovalue.data.sources import DamagedError, Source
+from protovalue.data.sources import DamagedError, SourceFile
 from protovalue.envs.registry import import_module_of, make
 from protovalue.errors import UserError
 from protovalue.schema import checked, parse_json, shown
@@ -80,7 +80,7 @@ def import_minari(config: ImportMinariConfig, quiet: bool = False) -> Dataset:
         if found != spaces[0]:
             raise UserError(f"{folder}: found {found}, expected {spaces[0]} as in {folders[0]}")
     paths = [str(folder / _MAIN) for folder in folders]
-    files = [Source(path, path, Path(path).stat().st_size) for path in paths]
+    files = [SourceFile(path, path, Path(path).stat().st_size) for path in paths]
     source: dict[str, Any] = {
         "by": "pvn import minari",
         "source": " ".join(config.source),
@@ -91,7 +91,7 @@ def import_minari(config: ImportMinariConfig, quiet: bool = False) -> Dataset:
         log.warning("%s: its images are JPEG: the frames are not just those that the agent saw", source["source"])
     read = partial(_read_file, manifest=manifest, spaces=spaces[0])
     workers = config.workers or cpu_count()
-    return run_import(Plan(config.out, manifest, source, files, read, workers, config.skip_damaged), quiet)
+    return run_import(ImportPlan(config.out, manifest, source, files, read, workers, config.skip_damaged), quiet)
 
 
 def import_minari_command(config: ImportMinariConfig) -> None:
@@ -238,7 +238,7 @@ def _environment(metadata: _Metadata, folder: Path, given: dict[str, Any]) -> tu
 
 
 def _read_file(
-    file: Source, tally: Tally, workers: Workers, manifest: Manifest, spaces: Spaces
+    file: SourceFile, tally: Tally, workers: Workers, manifest: Manifest, spaces: Spaces
 ) -> Generator[Pending, None, None]:
     """Yield the episodes of one file in the order of their numbers; each worker opens the file itself."""
     numbers = _episode_numbers(file)
@@ -247,7 +247,7 @@ def _read_file(
         yield workers.submit(encode_episode, file.path, number, manifest, spaces)
 
 
-def _episode_numbers(file: Source) -> list[int]:
+def _episode_numbers(file: SourceFile) -> list[int]:
     with opened(file.path) as content, reading(file.url):
         numbers = sorted(int(match.group(1)) for name in content if (match := _EPISODE.match(name)))
     if not numbers:
@@ -260,7 +260,7 @@ def _is_jpeg(observations: Any, spaces: Spaces) -> bool:
     return spaces.image and observations.shape[1:] != spaces.shape
 
 
-def _lossy(file: Source, spaces: Spaces) -> bool:
+def _lossy(file: SourceFile, spaces: Spaces) -> bool:
     number = _episode_numbers(file)[0]
     where = f"{file.url}: episode_{number}"
     with opened(file.path) as content, reading(where):

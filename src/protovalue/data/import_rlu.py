@@ -24,8 +24,8 @@ from protovalue.data.format import End, Manifest
 from protovalue.data.importing import (
     WAITING_BYTES,
     Encoded,
+    ImportPlan,
     Pending,
-    Plan,
     Tally,
     Workers,
     atari_manifest,
@@ -39,7 +39,7 @@ from protovalue.data.importing import (
     run_import,
     select,
 )
-from protovalue.data.sources import Ahead, DamagedError, Gunzip, Source, find_sources
+from protovalue.data.sources import Ahead, DamagedError, Gunzip, SourceFile, find_sources
 from protovalue.data.splits import Split, Thinning
 from protovalue.data.tfrecord import Feature, decode_feature, parse_example, read_records
 from protovalue.errors import UserError
@@ -51,8 +51,8 @@ _RUN = re.compile(r"run_(\d+)")
 
 
 @dataclass(frozen=True)
-class Layout:
-    """Where an episode's parts are in its Example."""
+class ExampleKeys:
+    """The keys of an episode's parts in its Example, in one of the published layouts."""
 
     observations: str
     actions: str
@@ -64,8 +64,8 @@ class Layout:
     checkpoint: str
 
 
-RAW = Layout("observations", "actions", "clipped_rewards", "discounts", 0.0, "checkpoint_idx")
-TFDS = Layout("steps/observation", "steps/action", "steps/reward", "steps/is_terminal", 1.0, "checkpoint_id")
+RAW = ExampleKeys("observations", "actions", "clipped_rewards", "discounts", 0.0, "checkpoint_idx")
+TFDS = ExampleKeys("steps/observation", "steps/action", "steps/reward", "steps/is_terminal", 1.0, "checkpoint_id")
 
 
 def import_rlu(config: ImportRluConfig, quiet: bool = False) -> Dataset:
@@ -76,7 +76,7 @@ def import_rlu(config: ImportRluConfig, quiet: bool = False) -> Dataset:
     skip = config.skip_damaged
     read = partial(_read_file, manifest=manifest, split=chosen.split, proportion=config.proportion, skip=skip)
     workers = config.workers or cpu_count()
-    return run_import(Plan(config.out, manifest, chosen.source, chosen.files, read, workers, skip), quiet)
+    return run_import(ImportPlan(config.out, manifest, chosen.source, chosen.files, read, workers, skip), quiet)
 
 
 def import_rlu_command(config: ImportRluConfig) -> None:
@@ -84,19 +84,19 @@ def import_rlu_command(config: ImportRluConfig) -> None:
     report(import_rlu(config), config.out)
 
 
-def _run_of(file: Source) -> int | None:
+def _run_of(file: SourceFile) -> int | None:
     numbers = [int(match.group(1)) for part in file.parts if (match := _RUN.search(part))]
     return numbers[-1] if numbers else None
 
 
-def _checkpoint_of(file: Source) -> int | None:
+def _checkpoint_of(file: SourceFile) -> int | None:
     """Return the checkpoint that a file of the published layouts holds, by its name; None for any other name."""
     match = _PUBLISHED.search(file.name) or _TFDS.search(file.name)
     return int(match.group(1)) if match else None
 
 
 def _read_file(
-    file: Source, tally: Tally, workers: Workers, manifest: Manifest, split: Split, proportion: float, skip: bool
+    file: SourceFile, tally: Tally, workers: Workers, manifest: Manifest, split: Split, proportion: float, skip: bool
 ) -> Generator[Pending, None, None]:
     """Yield the selected episodes of one file; the workers decode them."""
     by_name = _checkpoint_of(file)
@@ -108,7 +108,7 @@ def _read_file(
                 yield workers.submit(encode_record, record, where, manifest)
 
 
-def _records(file: Source, tally: Tally, skip: bool) -> Iterator[tuple[str, bytes]]:
+def _records(file: SourceFile, tally: Tally, skip: bool) -> Iterator[tuple[str, bytes]]:
     """Yield every good record with the words that name its place."""
 
     def on_damage(error: DamagedError) -> None:
@@ -130,22 +130,22 @@ def _records(file: Source, tally: Tally, skip: bool) -> Iterator[tuple[str, byte
             yield f"{file.url}: record at byte {offset}", record
 
 
-def _layout_of(features: dict[str, memoryview], where: str) -> Layout:
-    """Return the layout of a record; a record with other keys is a UserError."""
-    layout = TFDS if any(name.startswith("steps/") for name in features) else RAW
-    for key in (layout.observations, layout.actions, layout.rewards, layout.ending, layout.checkpoint):
+def _keys_of(features: dict[str, memoryview], where: str) -> ExampleKeys:
+    """Return the keys that a record uses; one with other keys is a UserError."""
+    keys = TFDS if any(name.startswith("steps/") for name in features) else RAW
+    for key in (keys.observations, keys.actions, keys.rewards, keys.ending, keys.checkpoint):
         if key not in features:
             found = ", ".join(sorted(features)) or "none"
             raise UserError(f"{where}: the key {key!r} is missing; found {found}")
-    return layout
+    return keys
 
 
-def _parse(record: bytes, where: str) -> tuple[Layout, dict[str, memoryview]]:
+def _parse(record: bytes, where: str) -> tuple[ExampleKeys, dict[str, memoryview]]:
     try:
         features = parse_example(record)
     except (ValueError, UnicodeDecodeError) as error:
         raise UserError(f"{where}: not a tf.train.Example: {error}") from error
-    return _layout_of(features, where), features
+    return _keys_of(features, where), features
 
 
 def _values(features: dict[str, memoryview], key: str, where: str) -> Feature:
@@ -167,30 +167,30 @@ def _numbers(features: dict[str, memoryview], key: str, where: str, kinds: str =
 
 
 def _checkpoint_in(record: bytes, where: str) -> int:
-    layout, features = _parse(record, where)
-    values = _numbers(features, layout.checkpoint, where, "i")
+    keys, features = _parse(record, where)
+    values = _numbers(features, keys.checkpoint, where, "i")
     if len(values) != 1:
-        raise UserError(f"{where}: the key {layout.checkpoint!r} holds {len(values)} numbers, expected 1")
+        raise UserError(f"{where}: the key {keys.checkpoint!r} holds {len(values)} numbers, expected 1")
     number = int(values[0])
     if not 0 <= number < 1 << 31:
-        raise UserError(f"{where}: found {layout.checkpoint} {number}, expected the number of a checkpoint")
+        raise UserError(f"{where}: found {keys.checkpoint} {number}, expected the number of a checkpoint")
     return number
 
 
 def encode_record(record: bytes, where: str, manifest: Manifest) -> Encoded:
     """Turn one record into an episode of the data set; runs in a worker."""
-    layout, features = _parse(record, where)
-    pngs = _values(features, layout.observations, where)
-    actions = _numbers(features, layout.actions, where, "i")
-    rewards = _numbers(features, layout.rewards, where)
-    ending = _numbers(features, layout.ending, where)
+    keys, features = _parse(record, where)
+    pngs = _values(features, keys.observations, where)
+    actions = _numbers(features, keys.actions, where, "i")
+    rewards = _numbers(features, keys.rewards, where)
+    ending = _numbers(features, keys.ending, where)
     if not isinstance(pngs, list):
-        raise UserError(f"{where}: the key {layout.observations!r} holds numbers, expected images")
+        raise UserError(f"{where}: the key {keys.observations!r} holds numbers, expected images")
     steps = len(pngs)
-    for name, values in ((layout.actions, actions), (layout.rewards, rewards), (layout.ending, ending)):
+    for name, values in ((keys.actions, actions), (keys.rewards, rewards), (keys.ending, ending)):
         if len(values) != steps:
             raise UserError(f"{where}: found {len(values)} {name}, expected {steps}, one per observation")
-    terminated = steps > 0 and ending[-1] == layout.terminal
+    terminated = steps > 0 and ending[-1] == keys.terminal
     kept = steps if terminated else max(steps - 1, 0)
     stored, counts = clean_rewards(rewards[:kept], clip=True)
     return Encoded(

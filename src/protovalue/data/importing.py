@@ -22,7 +22,7 @@ from protovalue.data.collect import manifest_of
 from protovalue.data.config import ImportAtariConfig
 from protovalue.data.dataset import Dataset, Folder, open_dataset
 from protovalue.data.format import End, Manifest
-from protovalue.data.sources import DamagedError, Source
+from protovalue.data.sources import DamagedError, SourceFile
 from protovalue.data.splits import Split, check_checkpoints, check_runs, choose_split, numbers
 from protovalue.data.writer import DatasetWriter
 from protovalue.envs.atari import game_names
@@ -84,15 +84,15 @@ class Position:
 
 
 @dataclass(frozen=True)
-class Plan:
+class ImportPlan:
     """One import: what to read and what the data set is."""
 
     out: Path
     manifest: Manifest
     source: dict[str, Any]
     """Where it comes from and what was selected. A continued import must have the same."""
-    files: Sequence[Source]
-    read: Callable[[Source, Tally, "Workers"], Generator[Pending, None, None]]
+    files: Sequence[SourceFile]
+    read: Callable[[SourceFile, Tally, "Workers"], Generator[Pending, None, None]]
     """Yields the selected episodes of one file, always the same ones in the same order."""
     workers: int
     skip_damaged: bool = False
@@ -152,7 +152,7 @@ def _begin_worker() -> None:
     end_with_parent()
 
 
-def run_import(plan: Plan, quiet: bool = False) -> Dataset:
+def run_import(plan: ImportPlan, quiet: bool = False) -> Dataset:
     """Import, or continue an import that was interrupted, and return the data set.
 
     The episodes of a plan always come in the same order, so the number of complete ones in the folder is the place to
@@ -210,7 +210,7 @@ def _megabytes(size: int) -> int:
     return -(-size // 1_000_000)
 
 
-def _in_order(plan: Plan, file: Source, tally: Tally, workers: Workers) -> Iterator[Encoded]:
+def _in_order(plan: ImportPlan, file: SourceFile, tally: Tally, workers: Workers) -> Iterator[Encoded]:
     """Yield a file's episodes in their order while later ones are worked on; damage is counted where that is wanted."""
     pending: deque[Pending] = deque()
     with contextlib.closing(plan.read(file, tally, workers)) as episodes:
@@ -242,7 +242,7 @@ def note_damage(error: DamagedError, tally: Tally, skip: bool) -> None:
     log.warning("%s; left out", error)
 
 
-def _position(plan: Plan) -> Position | None:
+def _position(plan: ImportPlan) -> Position | None:
     """Return where to start reading, or None if all is done."""
     if not (plan.out / fmt.MANIFEST).exists():
         return Position()
@@ -305,7 +305,7 @@ def atari_manifest(game: str, actions: Literal["minimal", "full"]) -> Manifest:
 class Selection:
     """What an Atari import takes of its source, and how the provenance says so."""
 
-    files: list[Source]
+    files: list[SourceFile]
     split: Split
     source: dict[str, Any]
 
@@ -313,9 +313,9 @@ class Selection:
 def select(
     config: ImportAtariConfig,
     by: str,
-    files: Sequence[Source],
-    run_of: Callable[[Source], int | None],
-    checkpoint_of: Callable[[Source], int | None],
+    files: Sequence[SourceFile],
+    run_of: Callable[[SourceFile], int | None],
+    checkpoint_of: Callable[[SourceFile], int | None],
 ) -> Selection:
     """Choose files by run and checkpoint; a file whose name does not tell its checkpoint stays, for its records do."""
     split = choose_split(config.split, config.checkpoints)
@@ -344,7 +344,7 @@ def select(
     return Selection(chosen, split, source)
 
 
-def game_of(files: Sequence[Source], given: str | None) -> str:
+def game_of(files: Sequence[SourceFile], given: str | None) -> str:
     """Return the game: the given one, or the one that the files' paths name."""
     known = {name.lower(): name for name in game_names()}
     if given is not None:

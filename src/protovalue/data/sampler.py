@@ -12,14 +12,10 @@ from numpy.typing import NDArray
 
 from protovalue.data.dataset import Dataset
 from protovalue.errors import UserError
+from protovalue.randomness import Purpose, generator_at
 
 Array = NDArray[Any]
 T = TypeVar("T")
-
-
-def generator_at(seed: int, step: int, stream: int = 0) -> np.random.Generator:
-    """Return the generator of one step: Philox keyed by the seed, with the step and a stream number as its counter."""
-    return np.random.Generator(np.random.Philox(key=seed, counter=[0, step, stream, 0]))
 
 
 @dataclass(frozen=True)
@@ -79,7 +75,7 @@ class Sampler:
 
     def indices(self, step: int) -> NDArray[np.int64]:
         """Return the transitions of the batch at `step`."""
-        return generator_at(self.seed, step).integers(self.dataset.num_transitions, size=self.batch_size)
+        return generator_at(self.seed, Purpose.BATCH, step).integers(self.dataset.num_transitions, size=self.batch_size)
 
     def batch(self, step: int) -> Batch:
         """Return the batch at `step`."""

@@ -32,7 +32,7 @@ class DamagedError(UserError):
 
 
 @dataclass(frozen=True)
-class Source:
+class SourceFile:
     """One file, on this machine or elsewhere."""
 
     url: str
@@ -57,13 +57,13 @@ class Source:
         return Stream(self)
 
 
-def find_sources(texts: Iterable[str], pattern: str) -> list[Source]:
+def find_sources(texts: Iterable[str], pattern: str) -> list[SourceFile]:
     """Return the files that `texts` name, each a file, a folder, a glob or a URL of one of these.
 
     A folder stands for all files under it, at any depth, whose names match the regular expression `pattern`;
     so does a glob for those of its matches. A file that is named itself is taken whatever its name.
     """
-    found: dict[str, Source] = {}
+    found: dict[str, SourceFile] = {}
     for text in texts:
         filesystem, path = _filesystem(text)
         try:
@@ -78,7 +78,7 @@ def find_sources(texts: Iterable[str], pattern: str) -> list[Source]:
     return list(found.values())
 
 
-def _matches(filesystem: Any, path: str, text: str, pattern: re.Pattern[str]) -> list[Source]:
+def _matches(filesystem: Any, path: str, text: str, pattern: re.Pattern[str]) -> list[SourceFile]:
     """Return the files of one text; `path` is its form inside the file system."""
     if any(sign in path for sign in ("*[" if _is_http(path) else "*?[")):
         found: dict[str, Any] = _retried(lambda: filesystem.glob(path, detail=True), text)
@@ -117,7 +117,7 @@ def _last(path: str) -> str:
     return unquote(path.rsplit("/", 1)[-1])
 
 
-def sibling(source: Source, name: str) -> Source:
+def sibling(source: SourceFile, name: str) -> SourceFile:
     """Return the file `name` in the same folder as `source`; one that is not there is a UserError."""
     last = source.path.rsplit("/", 1)[-1]
     quoted = name.replace("$", "%24") if "%24" in last else name
@@ -150,12 +150,12 @@ def _filesystem(text: str) -> tuple[Any, str]:
     return filesystem, str(path)
 
 
-def _source(filesystem: Any, path: str, text: str, info: dict[str, Any] | None = None) -> Source:
+def _source(filesystem: Any, path: str, text: str, info: dict[str, Any] | None = None) -> SourceFile:
     """Describe a file; `info` is what a listing said of it, which may be nothing."""
     if not info or info.get("size") is None:
         info = _retried(lambda: filesystem.info(path), text)
     url = path if "://" in path or "://" not in text else f"{text.split('://', 1)[0]}://{path}"
-    return Source(url, path, int(info.get("size") or 0))
+    return SourceFile(url, path, int(info.get("size") or 0))
 
 
 class Readable(Protocol):
@@ -169,7 +169,7 @@ class Readable(Protocol):
 class Stream:
     """A file read from its beginning to its end. A failed request is repeated from the first missing byte."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: SourceFile) -> None:
         self.source = source
         self.position = 0  # bytes handed out
         self._buffer, self._used = b"", 0

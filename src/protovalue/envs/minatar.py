@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from protovalue.envs.base import Array, Env, Family, Seeds, StepResult, seed_list
 from protovalue.envs.minatar_games import VERSION
 from protovalue.errors import UserError, unknown
+from protovalue.randomness import entropy
 
 if TYPE_CHECKING:
     from protovalue.envs.minatar_games.shared import Field
@@ -34,7 +35,7 @@ class MinAtarEnv(Env):
         self._fields = shared.COMMON | rules.FIELDS
         self._step = stepping.compile_step(game)
         self._games = np.zeros(num_envs, shared.record(rules))
-        self._games["random"] = np.random.SeedSequence().generate_state(num_envs, np.uint64)
+        self._games["random"] = entropy(num_envs)
         self._obs = np.zeros((num_envs, self.stack, *frame), np.bool_)
         self._stacks = self._obs.reshape(num_envs, -1)  # the same memory
         self._finals = np.zeros(self._stacks.shape, np.bool_)

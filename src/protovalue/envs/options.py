@@ -5,8 +5,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from protovalue.config import require
-from protovalue.options import OwnOptions
+from protovalue.config import flag, require
+from protovalue.own_options import OwnOptions
 from protovalue.registry import ENVIRONMENTS, split_env
 from protovalue.schema import checked
 
@@ -35,7 +35,7 @@ class EnvOptions:
     def __post_init__(self) -> None:
         for name in self.env_options or {}:
             good = name not in {one.name for one in fields(self)}
-            require(good, "--env-options", name, f"it as --{name.replace('_', '-')}")
+            require(good, "--env-options", name, f"it as {flag(name)}")
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Self:
@@ -44,10 +44,15 @@ class EnvOptions:
         own = {name: value for name, value in options.items() if name not in known}
         return cls(**{name: value for name, value in options.items() if name in known}, env_options=own or None)
 
+    def flags(self) -> dict[str, Any]:
+        """Return the settings that were made, as flags have them."""
+        return {one.name: getattr(self, one.name) for one in fields(self) if getattr(self, one.name) is not None}
+
     def given(self) -> dict[str, Any]:
         """Return the options that were set."""
-        known = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "env_options"}
-        return {name: value for name, value in known.items() if value is not None} | dict(self.env_options or {})
+        known = self.flags()
+        own: dict[str, Any] = known.pop("env_options", {})
+        return known | own
 
 
 def check_recorded(env_id: str | None, options: Mapping[str, Any], where: Path | str) -> None:

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from protovalue.envs.base import Env
 from protovalue.envs.registry import make
+from protovalue.randomness import numpy_generator
 
 PROBE_ENVS, PROBE_STEPS, PROBE_EVERY = 16, 320, 10  # 16 * 320 / 10 = 512 observations, as many as a data set's probe
 
@@ -14,7 +15,7 @@ PROBE_ENVS, PROBE_STEPS, PROBE_EVERY = 16, 320, 10  # 16 * 320 / 10 = 512 observ
 def random_observations(like: Env) -> NDArray[Any]:
     """Return observations of a random policy in an environment such as `like`, spread over 320 steps."""
     env = make(like.env_id, PROBE_ENVS, **like.options)
-    rng = np.random.default_rng(0)
+    rng = numpy_generator(0)
     obs, _ = env.reset(seed=0)
     kept = []
     for step in range(PROBE_STEPS):

@@ -2,41 +2,40 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 from tyro.conf import Positional
 
-from protovalue.config import require
+from protovalue.config import COUNT, INPUT, NOT_NEGATIVE, PLACE, PROBABILITY, RESULT, SUBJECT, Settings, require
 
 
 @dataclass(frozen=True)
-class EvaluateConfig:
+class EvaluateConfig(Settings):
     """Play complete episodes with the agents of a run and write every return and length.
 
     Example: pvn evaluate runs/online --episodes 100 --video episode.gif
     """
 
-    run: Positional[Path]
+    run: Annotated[Positional[Path], INPUT]
     """Folder of a run of `pvn online` or `pvn dqn`."""
-    episodes: int = 100
+    episodes: Annotated[int, RESULT, COUNT] = 100
     """Episodes of each seed."""
-    epsilon: float = 0.001
+    epsilon: Annotated[float, RESULT, PROBABILITY] = 0.001
     """Probability of a random action."""
-    num_envs: int | None = None
+    num_envs: Annotated[int | None, SUBJECT] = None
     """Environments of each seed that are stepped together, at most one per episode [10, if there are so many]."""
-    seed: int = 0
+    seed: Annotated[int, RESULT, NOT_NEGATIVE] = 0
     """Seed of the evaluation: other seeds play other episodes."""
-    out: Path | None = None
+    out: Annotated[Path | None, PLACE] = None
     """File for the result; None is evaluation.json in the run folder."""
-    video: Path | None = None
+    video: Annotated[Path | None, PLACE] = None
     """Also write an animated GIF of the first seed's first episode to this file."""
-    env: str | None = None
+    env: Annotated[str | None, SUBJECT] = None
     """The run's environment; needed for gym/MODULE:ID and FILE.py/NAME only, whose code is run if it is named here."""
-    code: tuple[str, ...] = ()
+    code: Annotated[tuple[str, ...], INPUT] = ()
     """Python files of yours that the run's encoder was made with (docs/adding-an-encoder.md)."""
 
     def __post_init__(self) -> None:
-        require(self.episodes >= 1, "--episodes", self.episodes, "at least 1")
+        super().__post_init__()
         found, most = self.num_envs, self.episodes
         require(found is None or 1 <= found <= most, "--num-envs", found, f"1 to {most}, as many as episodes")
-        require(0 <= self.epsilon <= 1, "--epsilon", self.epsilon, "between 0 and 1")
-        require(self.seed >= 0, "--seed", self.seed, "0 or more")

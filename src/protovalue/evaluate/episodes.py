@@ -18,14 +18,14 @@ from protovalue.files import beside, write_json
 from protovalue.online import dqn, linear_dqn
 from protovalue.online.agent import Agent
 from protovalue.online.config import DqnConfig, OnlineConfig
-from protovalue.online.draws import EVALUATE, Draws, environment_seeds
+from protovalue.online.draws import Draws
 from protovalue.online.loop import config_from, own_tensors
-from protovalue.online.presets import resolve
+from protovalue.presets import resolved
 from protovalue.progress import ProgressBar
+from protovalue.randomness import Purpose, environment_seed
 from protovalue.registry import load_code
 from protovalue.runs import read_checkpoint, read_run, restoring
 
-PLAY = 2  # what an environment's seed is for; training's is 1
 VIDEO_FRAMES = 3_000  # most frames of a video
 FORMAT, VERSION = "protovalue evaluation", 1
 
@@ -102,9 +102,9 @@ def play(
         quiet: no progress.
     """
     each = env.num_envs // len(seeds)
-    own = [s for one in seeds for e in range(each) for s in environment_seeds([one], PLAY, seed, e)]
-    explore = Draws([environment_seeds([one], PLAY, seed, each)[0] for one in seeds], EVALUATE, 2 * each)
-    obs, _ = env.reset(seed=own)
+    derived = [[environment_seed(one, Purpose.EVALUATION, seed, e) for e in range(each + 1)] for one in seeds]
+    explore = Draws([last for *_, last in derived], Purpose.PLAY, 2 * each)
+    obs, _ = env.reset(seed=[one for *environments, _ in derived for one in environments])
     quotas = [Quotas(episodes, each) for _ in seeds]
     step, filming = 0, film is not None
     with ProgressBar(f"evaluate {env.env_id}", episodes * len(seeds), "episodes", quiet=quiet) as bar:
@@ -134,13 +134,15 @@ def load_agent(run: Path, num_envs: int) -> tuple[Env, Agent, tuple[int, ...], i
     recorded = read_run(run)["config"]
     kind = recorded.get("kind")
     if kind == "online":
-        online = resolve(config_from(OnlineConfig, recorded, out=run), linear_dqn.PRESETS)
+        online = config_from(OnlineConfig, recorded, out=run)
+        online = resolved(online, online.env)
         env, agent, now = linear_dqn.prepare(online)
         seeds = online.seed_list()
         if now["encoder_checksum"] != recorded.get("encoder_checksum"):
             raise UserError(f"{run}: {online.encoder} is not the encoder that the run was trained on any more")
     elif kind == "dqn":
-        config = resolve(config_from(DqnConfig, recorded, out=run), dqn.PRESETS)
+        config = config_from(DqnConfig, recorded, out=run)
+        config = resolved(config, config.env)
         env, agent, _ = dqn.prepare(config)
         seeds = config.seed_list()
     else:

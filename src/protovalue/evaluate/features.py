@@ -16,10 +16,11 @@ from protovalue.envs.base import Env
 from protovalue.envs.registry import make
 from protovalue.nets.statistics import effective_rank
 from protovalue.online.agent import Agent
+from protovalue.randomness import numpy_generator
 
 __all__ = [
-    "Plane", "Scaling", "States", "Trajectory", "effective_rank", "features_of", "linear_probe", "mds", "random_states",
-    "state_variables", "temporal_smoothness", "trajectory",
+    "Plane", "ProbeStates", "Scaling", "Trajectory", "effective_rank", "features_of", "linear_probe", "mds",
+    "random_states", "state_variables", "temporal_smoothness", "trajectory",
 ]  # fmt: skip
 
 Array = NDArray[np.float64]
@@ -42,7 +43,7 @@ class Trajectory:
 
 
 @dataclass(frozen=True)
-class States:
+class ProbeStates:
     """Observations of many episodes, and which of them belong together."""
 
     observations: NDArray[Any]
@@ -171,7 +172,7 @@ def trajectory(
         max_steps: where to stop an episode that has not ended.
     """
     env = make(env_id, 1, **options)
-    rng = np.random.default_rng(seed)
+    rng = numpy_generator(seed)
     obs, _ = env.reset(seed=seed)
     seen, ended = [obs[0].copy()], False
     rewards: list[float] = []
@@ -188,9 +189,9 @@ def trajectory(
     return Trajectory(np.stack(seen), np.array(rewards, np.float64), ended)
 
 
-def random_states(env: Env, steps: int = 640, every: int = 10, seed: int = 0) -> States:
+def random_states(env: Env, steps: int = 640, every: int = 10, seed: int = 0) -> ProbeStates:
     """Let uniformly random actions play in all environments of `env` and keep every tenth observation."""
-    rng = np.random.default_rng(seed)
+    rng = numpy_generator(seed)
     obs, _ = env.reset(seed=seed)
     kept = []
     for step in range(steps):
@@ -198,4 +199,4 @@ def random_states(env: Env, steps: int = 640, every: int = 10, seed: int = 0) ->
             kept.append(obs.copy())
         obs = env.step(rng.integers(env.num_actions, size=env.num_envs))[0]
     groups = np.tile(np.arange(env.num_envs), len(kept))
-    return States(np.concatenate(kept), groups)
+    return ProbeStates(np.concatenate(kept), groups)

@@ -19,7 +19,6 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from protovalue.data.dataset import Dataset
-from protovalue.data.sampler import generator_at
 from protovalue.errors import UserError
 from protovalue.files import (
     FolderLock,
@@ -35,6 +34,7 @@ from protovalue.indicators.base import Indicator
 from protovalue.indicators.registry import indicator_from_config, make_indicator
 from protovalue.indicators.threshold import exact_thresholds, proportion_warnings, sgd_thresholds
 from protovalue.progress import ProgressBar
+from protovalue.randomness import Purpose, generator_at, torch_generator
 from protovalue.registry import INDICATORS, checksum, is_file, name_of
 from protovalue.schema import checked, require
 from protovalue.user_code import user_code
@@ -210,7 +210,7 @@ def build_indicator(data: Dataset, spec: IndicatorSpec) -> Indicator:
         options["hidden"], options["relu"] = spec.network == "dqn", spec.output == "relu"
         if spec.normalize:
             options["channel_mean"], options["channel_std"] = channel_statistics(data)
-    generator = torch.Generator().manual_seed(spec.seed)
+    generator = torch_generator(spec.seed)
     return make_indicator(spec.indicator, data.observation_shape, spec.tasks, spec.proportion, generator, **options)
 
 
@@ -343,7 +343,7 @@ def _random_batches(scores: NDArray[np.float32], seed: int, size: int = 256) -> 
     """Give scores of random states for ever, as quantile regression draws them."""
     step = 0
     while True:
-        index = generator_at(seed, step, stream=3).integers(len(scores), size=size)
+        index = generator_at(seed, Purpose.QUANTILES, step).integers(len(scores), size=size)
         yield torch.from_numpy(np.array(scores[index]))
         step += 1
 

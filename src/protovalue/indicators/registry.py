@@ -9,6 +9,7 @@ from torch import Tensor
 from protovalue.errors import UserError
 from protovalue.indicators.base import Indicator
 from protovalue.options import resolve_options
+from protovalue.randomness import throwaway
 from protovalue.registry import INDICATORS, name_of
 
 
@@ -37,7 +38,7 @@ def indicator_from_config(config: Mapping[str, Any], state: Mapping[str, Tensor]
     """Rebuild an indicator from its `config()` and its state dict."""
     shape = tuple(config["observation_shape"])
     # What is drawn here is overwritten by the state.
-    drawn = torch.Generator().manual_seed(0)
+    drawn = throwaway()
     options = config["options"]
     indicator = make_indicator(config["name"], shape, config["num_tasks"], config["proportion"], drawn, **options)
     try:

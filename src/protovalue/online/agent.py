@@ -16,10 +16,9 @@ from torch.optim.adam import adam
 from protovalue.losses import categorical_loss, categorical_target, q_loss, q_loss_slope, q_target
 from protovalue.nets.layers import glorot_uniform
 from protovalue.online.config import AgentConfig
-from protovalue.online.replay import Batch
-from protovalue.pretrain.base import seeded
+from protovalue.online.replay import ReplayBatch
+from protovalue.randomness import Purpose, seeded
 
-HEAD = 1_000  # what the generator of a seed's head is for; 0 is an encoder's
 BETAS = (0.9, 0.999)
 
 
@@ -54,7 +53,7 @@ class Heads(nn.Module):
     def __init__(self, seeds: Sequence[int], sizes: Sequence[int]) -> None:
         super().__init__()
         self.weights, self.biases = nn.ParameterList(), nn.ParameterList()
-        generators = [seeded(seed, HEAD) for seed in seeds]
+        generators = [seeded(seed, Purpose.HEAD) for seed in seeds]
         for inputs, outputs in itertools.pairwise(sizes):
             drawn = [glorot_uniform((outputs, inputs), inputs, outputs, generator) for generator in generators]
             self.weights.append(nn.Parameter(torch.stack(drawn)))
@@ -91,7 +90,7 @@ class Agent(nn.Module):
     def pack(self, device: str) -> None:
         """Move all trained parameters into `theta`, their targets into `target`; called once, by the subclass."""
         self.to(device)
-        online, target = self._parameters_of("online"), self._parameters_of("target")
+        online, target = self.parameters_of("online"), self.parameters_of("target")
         count = sum(math.prod(shape) for _, rows, shape in online if rows.stop == self.num_seeds)
         self.theta = torch.zeros(self.num_seeds, count, device=device)
         self.target, self.gradient = torch.zeros_like(self.theta), torch.zeros_like(self.theta)
@@ -114,7 +113,7 @@ class Agent(nn.Module):
         self._moments = {name: torch.zeros_like(self.theta) for name in ("exp_avg", "exp_avg_sq")}
         self._moments["step"] = torch.zeros((), device=device)
 
-    def _parameters_of(self, which: str) -> list[tuple[nn.Parameter, slice, tuple[int, ...]]]:
+    def parameters_of(self, which: str) -> list[tuple[nn.Parameter, slice, tuple[int, ...]]]:
         """List parameters with the rows of `theta` that they fill and their shape for one seed."""
         heads = self.heads if which == "online" else self.target_heads
         everyone = slice(0, self.num_seeds)
@@ -131,7 +130,7 @@ class Agent(nn.Module):
         """
         raise NotImplementedError
 
-    def features_of(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor | None]:
+    def features_of(self, batch: ReplayBatch) -> tuple[Tensor, Tensor, Tensor | None]:
         """Return the features (S, B, k) of a batch: of x, of x' for the target, and of x' for double Q-learning."""
         raise NotImplementedError
 
@@ -149,7 +148,7 @@ class Agent(nn.Module):
         """Split outputs (S, N, A * atoms) into (S, N, A, atoms)."""
         return outputs.view(*outputs.shape[:-1], self.num_actions, -1)
 
-    def update(self, batch: Batch, weight: Tensor | None = None) -> dict[str, Tensor]:
+    def update(self, batch: ReplayBatch, weight: Tensor | None = None) -> dict[str, Tensor]:
         """Take one step of Adam for every seed on its own batch; `weight` (S, B) multiplies the losses.
 
         Returns the losses and values Q(x, a) of the transitions (S, B), and the norms of the gradients (S,).

@@ -2,118 +2,131 @@
 
 import re
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, ClassVar, Literal, Self
 
 from tyro.conf import OmitArgPrefixes
 
-from protovalue.config import MOST_THREADS, require
+from protovalue.config import (
+    COUNT,
+    INPUT,
+    KEPT_PLACE,
+    LENGTH,
+    MACHINE,
+    NOT_NEGATIVE,
+    PLACE,
+    POSITIVE,
+    PRESET,
+    PROBABILITY,
+    RESULT,
+    RHYTHM,
+    SEED,
+    SUBJECT,
+    THREAD_COUNT,
+    THREADS,
+    Only,
+    Range,
+    Settings,
+    require,
+)
 from protovalue.envs.options import EnvOptions
-from protovalue.options import OwnOptions
+from protovalue.own_options import OwnOptions
+from protovalue.presets import DQN, ONLINE, Presets
 
 MOST_SEEDS = 1_000  # of a range that are trained together
 
 
 @dataclass(frozen=True, kw_only=True)
-class AgentConfig:
-    """What the online agents share. A field that is None is set by the preset; config.json has the result."""
+class AgentConfig(Settings):
+    """What the online agents share. config.json has what was used."""
 
-    env: str
+    env: Annotated[str, SUBJECT]
     """Environment: minatar/GAME, atari/Game or gym/ID."""
-    out: Path
+    out: Annotated[Path, PLACE]
     """Folder of the run."""
-    seeds: str = "0"
+    seeds: Annotated[str, SEED] = "0"
     """Seeds trained together, such as 0-8 or 0,3,5."""
-    preset: Literal["paper", "small"] = "small"
+    preset: Annotated[Literal["paper", "small"], RESULT] = "small"
     """Where unset values come from: the paper's, or values for a small machine (docs/online.md)."""
-    steps: int | None = None
+    steps: Annotated[int, LENGTH, COUNT] = PRESET
     """Agent steps of each seed."""
-    epsilon: float | None = None
+    epsilon: Annotated[float, RESULT, PROBABILITY] = PRESET
     """Probability of a random action."""
-    epsilon_start: float | None = None
+    epsilon_start: Annotated[float, RESULT, PROBABILITY] = PRESET
     """The same before the first update, from where it goes down linearly."""
-    epsilon_steps: int | None = None
+    epsilon_steps: Annotated[int, RESULT, NOT_NEGATIVE] = PRESET
     """Agent steps over which it goes down to --epsilon."""
-    gamma: float = 0.99
+    gamma: Annotated[float, RESULT, PROBABILITY] = 0.99
     """Discount factor."""
-    n_step: int | None = None
+    n_step: Annotated[int, RESULT, COUNT] = PRESET
     """Steps of reward before the bootstrap."""
-    learning_rate: float | None = None
+    learning_rate: Annotated[float, RESULT, POSITIVE] = PRESET
     """Adam's step size."""
-    adam_epsilon: float = 1.5e-4
+    adam_epsilon: Annotated[float, RESULT, NOT_NEGATIVE] = 1.5e-4
     """Adam's epsilon; its betas are 0.9 and 0.999."""
-    max_gradient_norm: float | None = None
+    max_gradient_norm: Annotated[float, RESULT, NOT_NEGATIVE] = PRESET
     """Norm to which a seed's gradient is scaled down; 0 is off."""
-    batch_size: int | None = None
+    batch_size: Annotated[int, RESULT, COUNT] = PRESET
     """Transitions in a batch."""
-    replay_min: int | None = None
+    replay_min: Annotated[int, RESULT, COUNT] = PRESET
     """Agent steps before the first update."""
-    replay_size: int | None = None
+    replay_size: Annotated[int, RESULT, COUNT] = PRESET
     """Most agent steps that each seed remembers."""
-    update_every: int | None = None
+    update_every: Annotated[int, RESULT, COUNT] = PRESET
     """Agent steps from one time of learning to the next."""
-    updates: int = 1
+    updates: Annotated[int, RESULT, COUNT] = 1
     """Gradient updates each time."""
-    target_every: int | None = None
+    target_every: Annotated[int, RESULT, COUNT] = PRESET
     """Updates between copies to the target network."""
-    clip_rewards: bool = True
+    clip_rewards: Annotated[bool, RESULT] = True
     """Learn from rewards clipped to [-1, 1]; returns are always reported raw."""
-    double: bool | None = None
+    double: Annotated[bool, RESULT] = PRESET
     """Double Q-learning: the trained network chooses the next action, the target network values it."""
-    huber: bool = False
+    huber: Annotated[bool, RESULT] = False
     """Huber loss in place of the squared error (not with c51)."""
-    head: Literal["dqn", "c51"] = "dqn"
+    head: Annotated[Literal["dqn", "c51"], RESULT] = "dqn"
     """Predict values, or their distributions (C51)."""
-    atoms: int | None = None
-    """Atoms of a distribution (c51 only) [51]."""
-    value_range: float | None = None
-    """Values of the outer atoms, plus and minus (c51 only) [10]."""
-    prioritised: bool = False
+    atoms: Annotated[int | None, RESULT, Range(2, 10_000)] = PRESET
+    """Atoms of a distribution (c51 only)."""
+    value_range: Annotated[float | None, RESULT, POSITIVE] = PRESET
+    """Values of the outer atoms, plus and minus (c51 only)."""
+    prioritised: Annotated[bool, RESULT] = False
     """Prioritised replay: sample by the last error, weigh the losses to make up for it."""
-    hidden: tuple[int, ...] = ()
+    hidden: Annotated[tuple[int, ...], RESULT, Range(1, 1 << 20)] = ()
     """Units of hidden layers between features and values; none is a linear agent."""
-    replay_dir: Path | None = None
+    replay_dir: Annotated[Path | None, KEPT_PLACE] = None
     """Folder to map the replay to, in place of memory."""
-    keep_replay: bool = False
+    keep_replay: Annotated[bool, MACHINE] = False
     """Keep the replay when the run is done, so that it can go on with more --steps."""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
+    device: Annotated[Literal["auto", "cpu", "cuda"], MACHINE] = "auto"
     """Where to compute; auto takes CUDA where there is one."""
-    threads: int | None = None
-    """CPU threads of the networks; None leaves PyTorch's choice."""
-    log_every: int | None = None
+    threads: Annotated[int | None, THREADS, THREAD_COUNT] = PRESET
+    """CPU threads of the networks."""
+    log_every: Annotated[int, MACHINE, COUNT] = PRESET
     """Agent steps between log lines."""
-    checkpoint_every: int | None = None
+    checkpoint_every: Annotated[int, RHYTHM, COUNT] = PRESET
     """Agent steps between checkpoints."""
-    options: Annotated[EnvOptions, OmitArgPrefixes] = field(default_factory=EnvOptions)
+    options: Annotated[Annotated[EnvOptions, OmitArgPrefixes], SUBJECT] = field(default_factory=EnvOptions)
 
     def __post_init__(self) -> None:
-        counts = ("steps", "n_step", "batch_size", "replay_min", "replay_size", "update_every", "updates")
-        for name in (*counts, "target_every", "threads", "log_every", "checkpoint_every"):
-            value = getattr(self, name)
-            require(value is None or value >= 1, f"--{name.replace('_', '-')}", value, "at least 1")
-        for name in ("epsilon", "epsilon_start", "gamma"):
-            value = getattr(self, name)
-            require(value is None or 0 <= value <= 1, f"--{name.replace('_', '-')}", value, "between 0 and 1")
-        for name in ("epsilon_steps", "max_gradient_norm"):
-            value = getattr(self, name)
-            require(value is None or value >= 0, f"--{name.replace('_', '-')}", value, "0 or more")
-        require((self.threads or 1) <= MOST_THREADS, "--threads", self.threads, f"at most {MOST_THREADS:,}")
-        rate = self.learning_rate
-        require(rate is None or rate > 0, "--learning-rate", rate, "more than 0")
-        require(self.atoms is None or 2 <= self.atoms <= 10_000, "--atoms", self.atoms, "2 to 10,000")
-        require(self.value_range is None or self.value_range > 0, "--value-range", self.value_range, "more than 0")
-        for name, (applies, expected, _) in self.dependent().items():
-            value = getattr(self, name)
-            require(applies or value is None, f"--{name.replace('_', '-')}", value, expected)
+        super().__post_init__()
         require(not (self.huber and self.head == "c51"), "--huber", "it together with --head c51", "one of them")
-        require(all(1 <= units <= 1 << 20 for units in self.hidden), "--hidden", self.hidden, "1 to 2^20 units in each")
         self.seed_list()
 
-    def dependent(self) -> dict[str, tuple[bool, str, Any]]:
-        """Return the fields that apply only with others: whether they do, what they need, and what None stands for."""
-        distribution = (self.head == "c51", "it with --head c51 only")
-        return {"atoms": (*distribution, 51), "value_range": (*distribution, 10.0)}
+    def dependent(self) -> dict[str, Only]:
+        """Return what only a distribution has."""
+        only = Only(self.head == "c51", "it with --head c51 only")
+        return {"atoms": only, "value_range": only}
+
+    def check_given(self, given: Self) -> None:
+        """Refuse a length of a schedule that is not there, and a replay that is too small."""
+        schedule = self.epsilon_start != self.epsilon or given.epsilon_steps is PRESET or not given.epsilon_steps
+        require(schedule, "--epsilon-steps", given.epsilon_steps, "--epsilon-start with it")
+        size, least = self.replay_size, self.replay_min
+        require(size >= least, "--replay-size", size, f"at least --replay-min, {least}")
+        require(least > self.n_step, "--replay-min", least, f"more than --n-step, {self.n_step}")
 
     def seed_list(self) -> tuple[int, ...]:
         """Return the seeds, each once."""
@@ -141,19 +154,21 @@ class OnlineConfig(AgentConfig):
     Impala encoder of width 1 (of seed 0; `random:impala:1:5` is that of seed 5).
     """
 
-    encoder: str
+    presets: ClassVar[tuple[Presets, ...]] = (ONLINE,)
+
+    encoder: Annotated[str, INPUT]
     """Pretraining run or encoder folder, or random:ARCHITECTURE:WIDTH[:SEED]."""
-    env: str = ""
+    env: Annotated[str, SUBJECT] = ""
     """minatar/GAME, atari/Game or gym/ID [the encoder's own]. Unset options are the family's, whatever the data had."""
-    feature_scale: Literal["rms", "none"] | None = None
+    feature_scale: Annotated[Literal["rms", "none"], RESULT] = PRESET
     """Divide the features by one number per encoder, their root mean square on data (rms), or use them as they are."""
-    replay_dtype: Literal["float16", "float32"] | None = None
-    """Precision of the stored features (not with --finetune) [float16]."""
-    finetune: bool = False
+    replay_dtype: Annotated[Literal["float16", "float32"] | None, RESULT] = PRESET
+    """Precision of the stored features (not with --finetune)."""
+    finetune: Annotated[bool, RESULT] = False
     """Train the encoder too, one copy per seed; the replay then holds frames."""
-    other_game: bool = False
+    other_game: Annotated[bool, SUBJECT] = False
     """Allow an encoder that was trained on another game."""
-    code: tuple[str, ...] = ()
+    code: Annotated[tuple[str, ...], INPUT] = ()
     """Python files of yours that the encoder was made with (docs/adding-an-encoder.md)."""
 
     def __post_init__(self) -> None:
@@ -163,9 +178,9 @@ class OnlineConfig(AgentConfig):
             require(trained, "--other-game", f"it with {self.encoder}", "an encoder that was trained on a game")
             require(self.env != "", "--other-game", "it without --env", "the other game as --env")
 
-    def dependent(self) -> dict[str, tuple[bool, str, Any]]:
+    def dependent(self) -> dict[str, Only]:
         """Add how features are stored."""
-        features = (not self.finetune, "it without --finetune only, whose replay holds frames", "float16")
+        features = Only(not self.finetune, "it without --finetune only, whose replay holds frames")
         return {**super().dependent(), "replay_dtype": features}
 
 
@@ -175,27 +190,28 @@ class DqnConfig(AgentConfig):
 
     Example: pvn dqn --env minatar/breakout --seeds 0-2 --out runs/dqn
 
-    The same command continues an interrupted run. --data also writes every transition of the training into a data set.
+    The same command continues an interrupted run. --record also writes all transitions of the training to a data set.
     """
 
-    encoder: str | None = None
+    presets: ClassVar[tuple[Presets, ...]] = (DQN,)
+    old_flags: ClassVar[Mapping[str, str]] = {"--encoder": "--architecture", "--data": "--record"}
+
+    architecture: Annotated[str, RESULT] = PRESET
     """Architecture of the network below its last layer: impala, nature, minatar or a Python file of yours."""
-    encoder_options: OwnOptions = None
+    architecture_options: Annotated[OwnOptions, RESULT] = None
     """Options of an architecture of your own, such as depth=3 (docs/adding-an-encoder.md)."""
-    width: int = 1
+    width: Annotated[int, RESULT, COUNT] = 1
     """Multiplier of its channels and features."""
-    data: Path | None = None
+    record: Annotated[Path | None, PLACE] = None
     """Folder of a data set for every transition of the training, in order (one seed only)."""
-    stages: int | None = None
-    """Parts of the training that the data set's checkpoint numbers 0, 1, ... tell apart (with --data only) [50]."""
+    stages: Annotated[int | None, SUBJECT, COUNT] = PRESET
+    """Parts of the training that the data set's checkpoint numbers 0, 1, ... tell apart (with --record only)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self.width >= 1, "--width", self.width, "at least 1")
-        require(self.stages is None or self.stages >= 1, "--stages", self.stages, "at least 1")
-        one = self.data is None or len(self.seed_list()) == 1
-        require(one, "--data", f"it with seeds {self.seeds}", "one seed, whose training it records")
+        one = self.record is None or len(self.seed_list()) == 1
+        require(one, "--record", f"it with seeds {self.seeds}", "one seed, whose training it records")
 
-    def dependent(self) -> dict[str, tuple[bool, str, Any]]:
+    def dependent(self) -> dict[str, Only]:
         """Add what a recording needs."""
-        return {**super().dependent(), "stages": (self.data is not None, "it with --data only", 50)}
+        return {**super().dependent(), "stages": Only(self.record is not None, "it with --record only")}

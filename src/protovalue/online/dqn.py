@@ -10,73 +10,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from protovalue.data.record import Recorder
+from protovalue.device import choose_device
 from protovalue.envs.base import Env
 from protovalue.envs.registry import import_module_of, make
 from protovalue.nets.encoders import Encoder, make_encoder
 from protovalue.online.agent import Agent, Rule
 from protovalue.online.config import DqnConfig
-from protovalue.online.loop import choose_device, print_summary, recorded_fields, train
-from protovalue.online.presets import Presets, resolve
-from protovalue.online.record import Recorder
-from protovalue.online.replay import Batch
-from protovalue.pretrain.base import seeded
+from protovalue.online.loop import print_summary, recorded_fields, train
+from protovalue.online.replay import ReplayBatch
+from protovalue.presets import resolved
+from protovalue.randomness import Purpose, seeded
 from protovalue.registry import ENCODERS
-
-PRESETS: Presets = {
-    # Dopamine's DQN. Its target network is copied every 8,000 agent steps: with an update every 4 steps, 2,000 updates.
-    ("paper", "*"): {
-        "encoder": "nature",
-        "steps": 50_000_000,
-        "epsilon": 0.01,
-        "epsilon_start": 1.0,
-        "epsilon_steps": 250_000,
-        "n_step": 1,
-        "learning_rate": 6.25e-5,
-        "max_gradient_norm": 0.0,
-        "replay_min": 20_000,
-        "replay_size": 1_000_000,
-        "update_every": 4,
-        "target_every": 2_000,
-        "log_every": 10_000,
-        "checkpoint_every": 50_000,
-    },
-    ("paper", "minatar"): {"encoder": "minatar", "threads": 1},
-    ("small", "*"): {
-        "encoder": "nature",
-        "steps": 1_000_000,
-        "epsilon": 0.01,
-        "epsilon_start": 1.0,
-        "epsilon_steps": 100_000,
-        "n_step": 1,
-        "learning_rate": 1e-4,
-        "max_gradient_norm": 10.0,
-        "replay_min": 10_000,
-        "replay_size": 100_000,
-        "update_every": 4,
-        "target_every": 1_000,
-        "log_every": 5_000,
-        "checkpoint_every": 25_000,
-    },
-    ("small", "minatar"): {
-        "encoder": "minatar",
-        "steps": 300_000,
-        "n_step": 3,
-        "learning_rate": 1e-3,
-        "update_every": 2,
-        "target_every": 500,
-        "threads": 1,
-    },
-    # In Asterix learning often from few transitions overfits: values explode and the policy stays random
-    # (docs/online.md). So: few updates, large batches, nothing forgotten, one-step returns.
-    ("small", "minatar/asterix"): {
-        "n_step": 1,
-        "double": True,
-        "batch_size": 256,
-        "update_every": 32,
-        "target_every": 40,
-        "replay_size": 300_000,
-    },
-}
 
 
 class Dqn(Agent):
@@ -100,8 +45,9 @@ class Dqn(Agent):
         self._factor = 1.0 / scale
         self.pack(device)
 
-    def _parameters_of(self, which: str) -> list[tuple[nn.Parameter, slice, tuple[int, ...]]]:
-        listed = super()._parameters_of(which)
+    def parameters_of(self, which: str) -> list[tuple[nn.Parameter, slice, tuple[int, ...]]]:
+        """Add those of the encoders, one for each seed."""
+        listed = super().parameters_of(which)
         encoders = self.encoders if which == "online" else self.target_encoders
         for same in zip(*(encoder.parameters() for encoder in encoders), strict=True):
             listed += [(parameter, slice(s, s + 1), tuple(parameter.shape)) for s, parameter in enumerate(same)]
@@ -111,20 +57,21 @@ class Dqn(Agent):
     def see(self, obs: NDArray[Any]) -> Tensor:
         """Map observations (S * E, stack, *frame_shape), E of each seed in turn, to features (S, E, k)."""
         grouped = obs.reshape(self.num_seeds, -1, *obs.shape[1:])
-        return self._encode(self.encoders, grouped)
+        return self.encode(self.encoders, grouped)
 
     def items(self, obs: NDArray[Any]) -> tuple[NDArray[Any], Tensor | None]:
         """Return the newest frames (S, *frame_shape); their features change with every update."""
         return obs[:, -1], None
 
-    def features_of(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor | None]:
+    def features_of(self, batch: ReplayBatch) -> tuple[Tensor, Tensor, Tensor | None]:
         """Encode the sampled frames: x with gradient, x' with the target's encoders."""
         with torch.no_grad():
-            next_x = self._encode(self.target_encoders, batch.next_obs)
-            choice = self._encode(self.encoders, batch.next_obs) if self.rule.double else None
-        return self._encode(self.encoders, batch.obs), next_x, choice
+            next_x = self.encode(self.target_encoders, batch.next_obs)
+            choice = self.encode(self.encoders, batch.next_obs) if self.rule.double else None
+        return self.encode(self.encoders, batch.obs), next_x, choice
 
-    def _encode(self, encoders: nn.ModuleList, obs: NDArray[Any]) -> Tensor:
+    def encode(self, encoders: nn.ModuleList, obs: NDArray[Any]) -> Tensor:
+        """Map observations (S, N, stack, *frame_shape) to features (S, N, k), with an encoder for each seed."""
         frames = torch.from_numpy(np.ascontiguousarray(obs)).to(self.theta.device)
         rows = [encoder(part) for encoder, part in zip(encoders, frames, strict=True)]
         features = torch.stack(rows) if len(rows) > 1 else rows[0].unsqueeze(0)  # no copy of a single one
@@ -133,16 +80,13 @@ class Dqn(Agent):
 
 def train_dqn(config: DqnConfig, quiet: bool = False) -> Path:
     """Train DQN end to end as `config` says, or continue to; return the run folder."""
-    config = resolve(config, PRESETS)
+    config = resolved(config, config.env)
     import_module_of(config.env)
-    assert config.encoder is not None
-    ENCODERS.load(config.encoder)
+    ENCODERS.load(config.architecture)
     env, agent, recorded = prepare(config)
-    if config.data is None:
+    if config.record is None or config.stages is None:
         return train(config, recorded, env, agent, quiet=quiet)
-    assert config.steps is not None
-    assert config.stages is not None
-    recorder = Recorder(config.data, env, config.steps, config.stages, config.seed_list()[0])
+    recorder = Recorder(config.record, env, config.steps, config.stages, config.seed_list()[0])
     return train(config, recorded, env, agent, recorder, quiet)
 
 
@@ -155,10 +99,9 @@ def prepare(config: DqnConfig) -> tuple[Env, Agent, dict[str, Any]]:
     """Make the environments and the agents of a resolved config, and what identifies the run."""
     seeds = config.seed_list()
     env = make(config.env, len(seeds), **config.options.given())
-    assert config.encoder is not None
     shape = env.single_observation_space.shape
-    encoders = [
-        make_encoder(config.encoder, shape, config.width, seeded(seed, 0), config.encoder_options) for seed in seeds
-    ]
-    agent = Dqn(Rule.of(config), seeds, env.num_actions, encoders, device=choose_device(config))
+    drawn = [seeded(seed, Purpose.ENCODER) for seed in seeds]
+    own = config.architecture_options
+    encoders = [make_encoder(config.architecture, shape, config.width, generator, own) for generator in drawn]
+    agent = Dqn(Rule.of(config), seeds, env.num_actions, encoders, device=choose_device(config.device, config.threads))
     return env, agent, {**recorded_fields(config, env), "kind": "dqn"}

@@ -1,21 +1,20 @@
-"""Random numbers of the online phase: pure functions of (seed, step), so that there is no generator to save."""
+"""Uniform numbers for every step: pure functions of (seed, step), so that there is no generator to save."""
 
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from protovalue.data.sampler import generator_at
+from protovalue.randomness import Purpose, generator_at
 
-EXPLORE, SAMPLE, REDRAW, EVALUATE = 101, 102, 103, 104  # streams: numbers of one never meet those of another
 _BLOCK = 256  # steps whose numbers are drawn together, because a call per seed and step would cost more than the step
 
 
 class Draws:
     """Uniform numbers in [0, 1), (S, count) for a step; row s depends on seeds[s] and the step alone."""
 
-    def __init__(self, seeds: Sequence[int], stream: int, count: int) -> None:
-        self._seeds, self._stream, self._count = tuple(seeds), stream, count
+    def __init__(self, seeds: Sequence[int], purpose: Purpose, count: int) -> None:
+        self._seeds, self._purpose, self._count = tuple(seeds), purpose, count
         self._number, self._block = -1, np.zeros((_BLOCK, len(seeds), count))
 
     def __call__(self, step: int) -> NDArray[np.float64]:
@@ -23,12 +22,7 @@ class Draws:
         number, row = divmod(step, _BLOCK)
         if number != self._number:
             for s, seed in enumerate(self._seeds):
-                self._block[:, s] = generator_at(seed, number, self._stream).random((_BLOCK, self._count))
+                self._block[:, s] = generator_at(seed, self._purpose, number).random((_BLOCK, self._count))
             self._number = number
         drawn: NDArray[np.float64] = self._block[row]
         return drawn
-
-
-def environment_seeds(seeds: Sequence[int], *purpose: int) -> list[int]:
-    """Return one environment seed per agent seed, for one purpose; 31 bits, what every environment takes."""
-    return [int(np.random.SeedSequence([seed, *purpose]).generate_state(1)[0] >> 1) for seed in seeds]

@@ -14,6 +14,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from protovalue.config import flag_words
+from protovalue.device import choose_device
 from protovalue.encoder import FrozenEncoder, load_encoder
 from protovalue.envs.base import Env
 from protovalue.envs.options import EnvOptions
@@ -24,49 +26,11 @@ from protovalue.nets.encoders import make_encoder
 from protovalue.online.agent import Agent, Rule
 from protovalue.online.config import OnlineConfig
 from protovalue.online.dqn import Dqn
-from protovalue.online.loop import choose_device, print_summary, recorded_fields, train
-from protovalue.online.presets import Presets, resolve
-from protovalue.online.replay import Batch
-from protovalue.options import option_words
-from protovalue.pretrain.base import seeded
+from protovalue.online.loop import print_summary, recorded_fields, train
+from protovalue.online.replay import ReplayBatch
+from protovalue.presets import resolved
+from protovalue.randomness import Purpose, seeded
 from protovalue.registry import ENCODERS, is_file, load_code
-
-PRESETS: Presets = {
-    # The paper's table of online hyperparameters. 3.75M agent steps are 15M frames. The copy of the target network
-    # every 2,000 updates is from the reference code: the paper does not say.
-    ("paper", "*"): {
-        "steps": 3_750_000,
-        "epsilon": 0.01,
-        "epsilon_steps": 0,
-        "n_step": 1,
-        "learning_rate": 6.25e-5,
-        "max_gradient_norm": 10.0,
-        "replay_min": 2_000,
-        "replay_size": 1_000_000,
-        "update_every": 1,
-        "target_every": 2_000,
-        "feature_scale": "none",
-        "log_every": 10_000,
-        "checkpoint_every": 50_000,
-    },
-    ("small", "*"): {
-        "steps": 100_000,
-        "epsilon": 0.01,
-        "epsilon_start": 1.0,
-        "epsilon_steps": 10_000,
-        "n_step": 1,
-        "learning_rate": 2.5e-4,
-        "max_gradient_norm": 10.0,
-        "replay_min": 1_000,
-        "replay_size": 100_000,
-        "update_every": 1,
-        "target_every": 500,
-        "feature_scale": "rms",
-        "log_every": 1_000,
-        "checkpoint_every": 10_000,
-    },
-    ("small", "minatar"): {"steps": 60_000, "learning_rate": 5e-4, "target_every": 250, "threads": 1},
-}
 
 RANDOM = "random:"
 
@@ -100,7 +64,7 @@ class LinearDqn(Agent):
         features = self.see(obs)
         return features[:, 0].cpu().numpy().astype(self._dtype), features
 
-    def features_of(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor | None]:
+    def features_of(self, batch: ReplayBatch) -> tuple[Tensor, Tensor, Tensor | None]:
         """Return the stored features; frozen, so the same for the target network."""
         x, next_x = (torch.from_numpy(part).to(self.theta.device).float() for part in (batch.obs, batch.next_obs))
         return x, next_x, next_x if self.rule.double else None
@@ -113,7 +77,8 @@ def train_online(config: OnlineConfig, quiet: bool = False) -> Path:
         load_code(path)
     if config.encoder.startswith(RANDOM):
         ENCODERS.load(parse_random(config.encoder)[0])
-    config = resolve(with_environment(config), PRESETS)
+    config = with_environment(config)
+    config = resolved(config, config.env)
     env, agent, recorded = prepare(config)
     if not quiet and (other := other_options(config.encoder, env)):
         print(other, file=sys.stderr)
@@ -146,18 +111,10 @@ def other_options(encoder: str, env: Env) -> str | None:
     if not differ:
         return None
     collected, played = (", ".join(f"{n} {options[n]}" for n in differ) for options in (data, env.options))
-    flags = " ".join(_flag(name, data[name]) for name in differ if data[name] is not None)
-    change = f" ({flags} to change)" if flags else ""
+    given = EnvOptions.of({name: data[name] for name in differ if data[name] is not None}).flags()
+    words = [word for name in [*differ, "env_options"] if name in given for word in flag_words(name, given[name])]
+    change = f" ({shlex.join(words)} to change)" if words else ""
     return f"{encoder}: the data was collected with {collected}; agents play with {played}{change}"
-
-
-def _flag(name: str, value: Any) -> str:
-    flag = name.replace("_", "-")
-    if name not in EnvOptions.__dataclass_fields__:
-        return f"--env-options {shlex.join(option_words({name: value}))}"
-    if isinstance(value, bool):
-        return f"--{flag}" if value else f"--no-{flag}"
-    return f"--{flag} {value}"
 
 
 def online_command(config: OnlineConfig) -> None:
@@ -169,7 +126,7 @@ def prepare(config: OnlineConfig) -> tuple[Env, Agent, dict[str, Any]]:
     """Make the environments and the agents of a resolved config, and what identifies the run."""
     seeds = config.seed_list()
     env = make(config.env, len(seeds), **config.options.given())
-    device = choose_device(config)
+    device = choose_device(config.device, config.threads)
     encoder = find_encoder(config.encoder, env, config.other_game).to(device)
     scale = feature_scale(encoder, env) if config.feature_scale == "rms" else 1.0
     recorded = {**recorded_fields(config, env), "kind": "online", "feature_divisor": scale}
@@ -187,7 +144,7 @@ def find_encoder(name: str, env: Env, other_game: bool = False) -> FrozenEncoder
     shape = env.single_observation_space.shape
     if name.startswith(RANDOM):
         architecture, width, seed = parse_random(name)
-        random = make_encoder(architecture, shape, width, seeded(seed, 0))
+        random = make_encoder(architecture, shape, width, seeded(seed, Purpose.ENCODER))
         return FrozenEncoder(random, {"env_id": env.env_id, "method": "random"})
     encoder = load_encoder(Path(name))
     if encoder.observation_shape != shape:

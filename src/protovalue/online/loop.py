@@ -12,9 +12,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from protovalue.config import require
+from protovalue.config import names_where
 from protovalue.data.format import End
-from protovalue.data.sampler import generator_at
+from protovalue.data.record import Recorder
 from protovalue.envs.base import Env
 from protovalue.envs.options import EnvOptions
 from protovalue.errors import UserError
@@ -22,18 +22,15 @@ from protovalue.files import FolderLock, read_bytes, write_atomic
 from protovalue.interrupt import stop_on_interrupt
 from protovalue.online.agent import Agent
 from protovalue.online.config import AgentConfig
-from protovalue.online.draws import EXPLORE, REDRAW, SAMPLE, Draws, environment_seeds
+from protovalue.online.draws import Draws
 from protovalue.online.priorities import Priorities
-from protovalue.online.record import Recorder
 from protovalue.online.replay import Layout, Replay, check_room, gibibytes
 from protovalue.progress import ProgressBar
+from protovalue.randomness import Purpose, environment_seed, generator_at
 from protovalue.runs import CONFIG, DONE, STATE, Checkpoint, Run, config_fields, read_run, restoring
 from protovalue.schema import checked
 from protovalue.schema import require as expect
 
-# What may differ when a run is resumed: where things lie and how long it goes on, not what is computed.
-MAY_CHANGE = ("out", "encoder", "steps", "device", "threads", "log_every", "keep_replay", "data", "code")
-TRAIN = 1  # what an environment's seed is for
 WATCH_EVERY = 10  # updates between those whose numbers are logged; a loss that is not finite stays so
 RECENT = 100  # training episodes of each seed that the summary's mean return is over
 C = TypeVar("C", bound=AgentConfig)
@@ -66,12 +63,11 @@ def train(
         recorder: writes the first seed's transitions to a data set.
         quiet: no progress.
     """
-    _check(config)
     if recorder and not (config.out / CONFIG).exists():
         recorder.check()
     room = Room.plan(config, agent, env, quiet)
     lock = _claim(config.replay_dir, config.out) if config.replay_dir else None
-    may_change = set(MAY_CHANGE) - ({"steps"} if recorder else set())
+    may_change = names_where(type(config), lambda role: role.may_change) - ({"steps"} if recorder else set())
     try:
         with Run.open(config.out, recorded, may_change) as run:
             loop = Loop(config, run, env, agent, room, recorder, quiet)
@@ -102,9 +98,9 @@ class Room:
     @classmethod
     def plan(cls, config: AgentConfig, agent: Agent, env: Env, quiet: bool) -> Self:
         """Compute and print what the replay needs; refuse it where that is not there."""
-        room = cls(_layout(agent, env, config), _set(config.replay_size), 2 * _set(config.checkpoint_every) + 8)
+        room = cls(_layout(agent, env, config), config.replay_size, 2 * config.checkpoint_every + 8)
         count = len(config.seed_list())
-        slots = min(room.capacity + room.slack, _set(config.steps)) + 1
+        slots = min(room.capacity + room.slack, config.steps) + 1
         size = room.layout.step_bytes
         what = f"{count} seed{'s' if count > 1 else ''} x {slots:,} steps x {size:,} bytes"
         needed = count * slots * size
@@ -157,13 +153,13 @@ class Loop:
         self.config, self._run, self._env, self._agent = config, run, env, agent
         self._recorder, self._quiet = recorder, quiet
         self.seeds = config.seed_list()
-        self.steps, self.n_step = _set(config.steps), _set(config.n_step)
+        self.steps, self.n_step = config.steps, config.n_step
         checkpoint = run.resumed_from
         if checkpoint:
             checked(_Saved, {**checkpoint.state, "seeds": len(self.seeds)}, checkpoint.path / STATE, extra=True)
         self.step = checkpoint.step if checkpoint else 0
-        self._explore = Draws(self.seeds, EXPLORE, 2)
-        self._sample = Draws(self.seeds, SAMPLE, _set(config.batch_size))
+        self._explore = Draws(self.seeds, Purpose.EXPLORE, 2)
+        self._sample = Draws(self.seeds, Purpose.REPLAY, config.batch_size)
         count = len(self.seeds)
         self._returns = np.zeros(count)  # of the episodes under way
         self._finished: list[list[float]] = [[] for _ in self.seeds]  # returns since the last log line
@@ -191,7 +187,7 @@ class Loop:
     def run(self) -> None:
         """Step, learn, log and save until the last step or an interrupt."""
         config = self.config
-        log_every, save_every = _set(config.log_every), _set(config.checkpoint_every)
+        log_every, save_every = config.log_every, config.checkpoint_every
         last_time, last_step = time.perf_counter(), self.step
         note = ""
         bar = ProgressBar(
@@ -200,7 +196,7 @@ class Loop:
         with bar, stop_on_interrupt() as stop:
             while self.step < self.steps:
                 self.act()
-                if self.step >= _set(config.replay_min) and self.step % _set(config.update_every) == 0:
+                if self.step >= config.replay_min and self.step % config.update_every == 0:
                     for _ in range(config.updates):
                         self.learn()
                 if self.step % log_every == 0 or self.step == self.steps:
@@ -226,10 +222,10 @@ class Loop:
         uniform = self._explore(self.step)
         epsilon = epsilon_at(
             self.step,
-            _set(config.epsilon_start),
-            _set(config.epsilon),
-            _set(config.replay_min),
-            _set(config.epsilon_steps),
+            config.epsilon_start,
+            config.epsilon,
+            config.replay_min,
+            config.epsilon_steps,
         )
         anything = (uniform[:, 1] * agent.num_actions).astype(np.int64)
         actions = np.where(uniform[:, 0] < epsilon, anything, greedy)
@@ -300,7 +296,7 @@ class Loop:
 
     def _begin(self) -> None:
         """Start every environment."""
-        self._obs, _ = self._env.reset(seed=environment_seeds(self.seeds, TRAIN))
+        self._obs, _ = self._env.reset(seed=self._environment_seeds())
         items, self._features = self._agent.items(self._obs)
         self._replay.begin(items)
         if self._recorder:
@@ -325,7 +321,7 @@ class Loop:
             self._obs = self._env.load_state(state["env"])
             self._returns = np.array(state["returns"], float)
         else:
-            self._obs, _ = self._env.reset(seed=environment_seeds(self.seeds, TRAIN, self.step))
+            self._obs, _ = self._env.reset(seed=self._environment_seeds(self.step))
             self._replay.cut()
         items, self._features = self._agent.items(self._obs)
         if not going_on:
@@ -381,8 +377,13 @@ class Loop:
             )
 
     def _redraw(self, attempt: int, count: int) -> NDArray[np.float64]:
-        stream = REDRAW + 1000 * (attempt + 1)
-        return np.stack([generator_at(seed, self._agent.updates, stream).random(count) for seed in self.seeds])
+        """Return numbers (S, count) for those of an update that met no transition."""
+        key = (Purpose.REDRAW, self._agent.updates, attempt + 1)
+        return np.stack([generator_at(seed, *key).random(count) for seed in self.seeds])
+
+    def _environment_seeds(self, *step: int) -> list[int]:
+        """Return the seeds of environments that begin: at first, or anew at a step."""
+        return [environment_seed(seed, Purpose.TRAINING, *step) for seed in self.seeds]
 
 
 REPLAY, OWNER = "replay", "owner.txt"
@@ -421,22 +422,6 @@ def _layout(agent: Agent, env: Env, config: AgentConfig) -> Layout:
     return Layout(item.shape[1:], item.dtype, agent.num_actions, shape[0] if frames else None, reward)
 
 
-def _check(config: AgentConfig) -> None:
-    """Refuse settings that do not go together."""
-    size, least = _set(config.replay_size), _set(config.replay_min)
-    require(size >= least, "--replay-size", size, f"at least --replay-min, {least}")
-    require(least > _set(config.n_step), "--replay-min", least, f"more than --n-step, {config.n_step}")
-
-
-def choose_device(config: AgentConfig) -> str:
-    """Return "cuda" or "cpu" and set the number of CPU threads."""
-    if config.device == "cuda" and not torch.cuda.is_available():
-        raise UserError("--device: found cuda, expected cpu: PyTorch sees no CUDA device here")
-    if config.threads:
-        torch.set_num_threads(config.threads)
-    return "cuda" if config.device != "cpu" and torch.cuda.is_available() else "cpu"
-
-
 def recorded_fields(config: AgentConfig, env: Env) -> dict[str, Any]:
     """Return a resolved config for config.json, with all options of its environment: defaults may change one day."""
     recorded = config_fields(replace(config, env=env.env_id, options=EnvOptions.of(env.options)))
@@ -448,11 +433,7 @@ def recorded_fields(config: AgentConfig, env: Env) -> dict[str, Any]:
 def config_from(cls: type[C], recorded: Mapping[str, Any], **changes: Any) -> C:
     """Make a config of a run's config.json again."""
     known: dict[str, Any] = {field.name: recorded[field.name] for field in fields(cls) if field.name in recorded}
-    dependent = {name: known.pop(name) for name in ("atoms", "value_range", "replay_dtype", "stages") if name in known}
     try:
-        config = checked(cls, known, "field config")
-        # Older runs recorded these also where they did not apply.
-        known |= {name: value for name, value in dependent.items() if config.dependent()[name][0]}
         return replace(checked(cls, known, "field config"), **changes)
     except UserError as error:
         raise UserError(f"{changes.get('out', Path()) / CONFIG}: {error}") from error
@@ -473,9 +454,3 @@ def print_summary(run: Path) -> None:
 
 def _mean(values: list[float]) -> float | None:
     return float(np.mean(values)) if values else None
-
-
-def _set(value: Any) -> Any:
-    """Return a config's value, which the preset has set."""
-    assert value is not None
-    return value

@@ -25,7 +25,7 @@ truncated episode, from which a learner bootstraps."""
 
 
 @dataclass(frozen=True)
-class Batch:
+class ReplayBatch:
     """n-step transitions of S seeds, B each."""
 
     obs: Array
@@ -199,7 +199,7 @@ class Replay:
             attempt += 1
         return slot
 
-    def batch(self, slot: Index, n_step: int, gamma: float) -> Batch:
+    def batch(self, slot: Index, n_step: int, gamma: float) -> ReplayBatch:
         """Return the n-step transitions that start in the slots (S, B); sums stop at the end of an episode."""
         code = self._take("codes", slot)
         kind, action = code % 4, (code // 4).astype(np.int64)
@@ -217,7 +217,7 @@ class Replay:
         size = slot.shape[1]
         # A terminated episode has no next observation here: any will do, as its discount is 0.
         items = self._items(np.concatenate([slot, slot + np.where(terminal, 0, steps)], axis=1))  # (S, 2 B, ...)
-        return Batch(items[:, :size], action, reward, discount, items[:, size:], slot)
+        return ReplayBatch(items[:, :size], action, reward, discount, items[:, size:], slot)
 
     def save(self, folder: Path) -> None:
         """Bring the files in `folder` up to date: only what is new is written. Durable when it returns."""

@@ -2,12 +2,9 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-import numpy as np
-import torch
 from torch import Tensor, nn
 
 from protovalue.data.dataset import Dataset
@@ -15,14 +12,9 @@ from protovalue.data.sampler import Sampler
 from protovalue.nets.encoders import Encoder, make_encoder
 from protovalue.precision import Precision
 from protovalue.pretrain.config import PretrainConfig
+from protovalue.randomness import Purpose, seeded
 
 Sample = dict[str, Tensor]
-
-
-def seeded(seed: int, purpose: int) -> torch.Generator:
-    """Return a generator for one purpose of a run: the encoder is 0, so that all methods start from the same one."""
-    state = np.random.SeedSequence([seed, purpose]).generate_state(1, np.uint64)[0]
-    return torch.Generator().manual_seed(int(state >> np.uint64(1)))
 
 
 class Method(nn.Module):
@@ -35,8 +27,6 @@ class Method(nn.Module):
 
     Config: ClassVar[type[PretrainConfig]] = PretrainConfig
     """The method's settings: a dataclass that extends PretrainConfig by the method's own fields."""
-    presets: ClassVar[dict[tuple[str, str], dict[str, Any]]] = {}
-    """Values for fields left at None, by (preset, family of the environment); "*" is every family."""
     needs_data: ClassVar[bool] = True
     max_gradient_norm: float = 0.0
     """Norm to which the gradient of all parameters is scaled down; 0 is off."""
@@ -47,14 +37,15 @@ class Method(nn.Module):
         self, config: PretrainConfig, data: Dataset | None, observation_shape: tuple[int, ...], device: str
     ) -> None:
         super().__init__()
-        assert config.encoder is not None
-        assert config.width is not None
         self.config = config
         self.encoder = make_encoder(
-            config.encoder, observation_shape, config.width, seeded(config.seed, 0), config.encoder_options
+            config.architecture,
+            observation_shape,
+            config.width,
+            seeded(config.seed, Purpose.ENCODER),
+            config.architecture_options,
         )
         if data is not None:
-            assert config.batch_size is not None
             self.sampler = Sampler(data, config.batch_size, config.seed)
 
     @property
@@ -63,23 +54,12 @@ class Method(nn.Module):
         return self.sampler.dataset
 
     @classmethod
-    def resolve(cls, config: PretrainConfig, env_id: str) -> PretrainConfig:
-        """Fill the fields left at None from the preset."""
-        family = env_id.partition("/")[0]
-        values: dict[str, Any] = {}
-        for source in (COMMON_PRESETS, cls.presets):
-            for key in ((config.preset, "*"), (config.preset, family)):
-                values |= source.get(key, {})
-        return replace(config, **{name: value for name, value in values.items() if getattr(config, name) is None})
-
-    @classmethod
-    def unused(cls, config: PretrainConfig) -> tuple[str, ...]:
+    def unused(cls, config: PretrainConfig) -> set[str]:
         """Name the fields that a run of this config would not look at; one that is given all the same is refused."""
-        return ()
+        return set()
 
     def steps(self) -> int:
         """Return the number of gradient steps."""
-        assert self.config.steps is not None
         return self.config.steps
 
     def sample(self, step: int) -> Sample:
@@ -119,18 +99,3 @@ class Method(nn.Module):
 
     def save_artifacts(self, folder: Path) -> None:
         """Write what the method drew or computed before its first step into the run folder, once."""
-
-
-COMMON_PRESETS: dict[tuple[str, str], dict[str, Any]] = {
-    # 8x Impala, 1,562,500 steps of 256 transitions: 400 million samples, eight times the 50 million of a data set.
-    ("paper", "*"): {
-        "encoder": "impala",
-        "width": 8,
-        "steps": 1_562_500,
-        "batch_size": 256,
-        "learning_rate": 1e-4,
-    },
-    ("paper", "minatar"): {"encoder": "minatar"},
-    ("small", "*"): {"encoder": "impala", "width": 1, "steps": 10_000, "batch_size": 256, "learning_rate": 1e-4},
-    ("small", "minatar"): {"encoder": "minatar", "steps": 5_000, "learning_rate": 1e-3, "threads": 1},
-}

@@ -1,16 +1,18 @@
 """Behaviour cloning: the encoder learns to tell which action the data's policy took."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
 
+from protovalue.config import SUBJECT
 from protovalue.data.dataset import Dataset
 from protovalue.losses import cloning_loss
 from protovalue.nets.layers import Dense
-from protovalue.pretrain.base import Method, Sample, seeded
+from protovalue.pretrain.base import Method, Sample
 from protovalue.pretrain.config import PretrainConfig
+from protovalue.randomness import Purpose, seeded
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +24,7 @@ class BcConfig(PretrainConfig):
     It learns what the policy that made the data looked at. From uniformly random actions there is nothing to learn.
     """
 
-    method: str = "bc"
+    method: Annotated[str, SUBJECT] = "bc"
 
 
 class BehaviourCloning(Method):
@@ -33,7 +35,7 @@ class BehaviourCloning(Method):
 
     def __init__(self, config: BcConfig, data: Dataset | None, observation_shape: tuple[int, ...], device: str) -> None:
         super().__init__(config, data, observation_shape, device)
-        self.head = Dense(self.encoder.num_features, self.data.num_actions, seeded(config.seed, 1))
+        self.head = Dense(self.encoder.num_features, self.data.num_actions, seeded(config.seed, Purpose.METHOD))
 
     def sample(self, step: int) -> Sample:
         """Return observations and the actions taken."""

@@ -2,16 +2,17 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from protovalue.config import require
+from protovalue.config import COUNT, DISCOUNT, PLACE, POSITIVE, PRESET, RESULT, SUBJECT
 from protovalue.data.dataset import Dataset
 from protovalue.indicators.cumulants import Cumulants, CumulantSpec, cumulants
 from protovalue.indicators.precompute import save_indicator
+from protovalue.presets import METHODS, PRETRAIN, Presets
 from protovalue.pretrain.base import Sample
 from protovalue.pretrain.config import PretrainConfig
 from protovalue.pretrain.task_values import TaskValues
@@ -24,36 +25,29 @@ class CumulantsConfig(PretrainConfig):
     Example: pvn pretrain --method cumulants --data data/breakout --out runs/cumulants
     """
 
-    method: str = "cumulants"
-    tasks: int | None = None
-    """Number of cumulants m [100; small MinAtar 50]."""
-    scale: float = 1.0
-    """Scale s of the cumulants."""
-    unit: Literal["deviation", "none"] = "deviation"
-    """What s counts in: each network's standard deviation over the data set, or the networks' own unit."""
-    normalize: Literal["yes", "no"] | None = None
-    """Normalise the random networks' input per channel over the data set [paper no, small yes]."""
-    tasks_per_module: int = 10
-    """Cumulants that share one random network."""
-    backup: Literal["mean", "max"] = "max"
-    """Over next actions: the maximum learns the optimal policy's values, the mean the random one's."""
-    gamma: float = 0.99
-    """Discount factor."""
-    target_ema: float | None = None
-    """Share of the target network that is kept in each step [0.99; small MinAtar 0.95]."""
-    cumulant_seed: int | None = None
-    """Seed of the random networks [--seed]."""
-    cache: Path | None = None
-    """Folder for the networks' values on a data set, which are computed once; None is the user's cache folder."""
+    presets: ClassVar[tuple[Presets, ...]] = (PRETRAIN, METHODS["cumulants"])
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(self.tasks is None or self.tasks >= 1, "--tasks", self.tasks, "at least 1")
-        require(self.scale > 0, "--scale", self.scale, "more than 0")
-        require(self.tasks_per_module >= 1, "--tasks-per-module", self.tasks_per_module, "at least 1")
-        require(0 <= self.gamma < 1, "--gamma", self.gamma, "at least 0 and less than 1")
-        good = self.target_ema is None or 0 <= self.target_ema < 1
-        require(good, "--target-ema", self.target_ema, "at least 0 and less than 1")
+    method: Annotated[str, SUBJECT] = "cumulants"
+    tasks: Annotated[int, RESULT, COUNT] = PRESET
+    """Number of cumulants m."""
+    scale: Annotated[float, RESULT, POSITIVE] = 1.0
+    """Scale s of the cumulants."""
+    unit: Annotated[Literal["deviation", "none"], RESULT] = "deviation"
+    """What s counts in: each network's standard deviation over the data set, or the networks' own unit."""
+    normalize: Annotated[Literal["yes", "no"], RESULT] = PRESET
+    """Normalise the random networks' input per channel over the data set."""
+    tasks_per_module: Annotated[int, RESULT, COUNT] = 10
+    """Cumulants that share one random network."""
+    backup: Annotated[Literal["mean", "max"], RESULT] = "max"
+    """Over next actions: the maximum learns the optimal policy's values, the mean the random one's."""
+    gamma: Annotated[float, RESULT, DISCOUNT] = 0.99
+    """Discount factor."""
+    target_ema: Annotated[float, RESULT, DISCOUNT] = PRESET
+    """Share of the target network that is kept in each step."""
+    cumulant_seed: Annotated[int | None, RESULT] = None
+    """Seed of the random networks [--seed]."""
+    cache: Annotated[Path | None, PLACE] = None
+    """Folder for the networks' values on a data set, which are computed once; None is the user's cache folder."""
 
 
 class RandomCumulants(TaskValues):
@@ -66,19 +60,12 @@ class RandomCumulants(TaskValues):
     """
 
     Config: ClassVar[type[PretrainConfig]] = CumulantsConfig
-    presets: ClassVar[dict[tuple[str, str], dict[str, Any]]] = {
-        # The paper says neither how many nor at what scale: as many as its indicators, and the same target network.
-        ("paper", "*"): {"tasks": 100, "target_ema": 0.99, "normalize": "no"},
-        ("small", "*"): {"tasks": 100, "target_ema": 0.99, "normalize": "yes"},
-        ("small", "minatar"): {"tasks": 50, "target_ema": 0.95, "normalize": "yes"},
-    }
     config: CumulantsConfig
 
     def __init__(
         self, config: CumulantsConfig, data: Dataset | None, observation_shape: tuple[int, ...], device: str
     ) -> None:
         super().__init__(config, data, observation_shape, device)
-        assert config.tasks is not None
         seed = config.seed if config.cumulant_seed is None else config.cumulant_seed
         spec = CumulantSpec(config.tasks, seed, config.normalize == "yes", config.tasks_per_module)
         self.tasks: Cumulants = cumulants(self.data, spec, config.cache, device)

@@ -1,22 +1,21 @@
 """The Laplacian of the data's own walk, by drawing its graph (Wu, Tucker and Nachum, 2019)."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from protovalue.config import require
+from protovalue.config import COUNT, DISCOUNT, POSITIVE, PRESET, RESULT, SUBJECT, require
 from protovalue.data.dataset import Dataset
-from protovalue.data.sampler import generator_at
 from protovalue.losses import graph_drawing_loss
 from protovalue.nets.layers import Dense
-from protovalue.pretrain.base import Method, Sample, seeded
+from protovalue.presets import METHODS, PRETRAIN, Presets
+from protovalue.pretrain.base import Method, Sample
 from protovalue.pretrain.config import PretrainConfig
-
-STREAM = 2  # of a step's random numbers: how far ahead the second state lies
+from protovalue.randomness import Purpose, generator_at, seeded
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,20 +25,19 @@ class LaplacianConfig(PretrainConfig):
     Example: pvn pretrain --method laplacian --data data/breakout --out runs/laplacian
     """
 
-    method: str = "laplacian"
-    dimensions: int | None = None
-    """Number of eigenvectors d [100; small MinAtar 50]."""
-    beta: float | None = None
-    """Weight of the repulsion that keeps the d functions apart [1]."""
-    ahead: float | None = None
-    """Share lambda by which ever later states count as following: 0 is the next one alone [0.9]."""
+    presets: ClassVar[tuple[Presets, ...]] = (PRETRAIN, METHODS["laplacian"])
+
+    method: Annotated[str, SUBJECT] = "laplacian"
+    dimensions: Annotated[int, RESULT, COUNT] = PRESET
+    """Number of eigenvectors d."""
+    beta: Annotated[float, RESULT, POSITIVE] = PRESET
+    """Weight of the repulsion that keeps the d functions apart."""
+    ahead: Annotated[float, RESULT, DISCOUNT] = PRESET
+    """Share lambda by which ever later states count as following: 0 is the next one alone."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self.dimensions is None or self.dimensions >= 1, "--dimensions", self.dimensions, "at least 1")
-        require(self.beta is None or self.beta > 0, "--beta", self.beta, "more than 0")
-        require(self.ahead is None or 0 <= self.ahead < 1, "--ahead", self.ahead, "at least 0 and less than 1")
-        good = self.batch_size is None or self.batch_size >= 2
+        good = self.batch_size is PRESET or self.batch_size >= 2
         require(good, "--batch-size", self.batch_size, "at least 2: the repulsion is between two states")
 
 
@@ -51,28 +49,19 @@ class Laplacian(Method):
     """
 
     Config: ClassVar[type[PretrainConfig]] = LaplacianConfig
-    presets: ClassVar[dict[tuple[str, str], dict[str, Any]]] = {
-        # d: as many as the other methods have tasks; lambda: the source's. With beta = 1 the optimum holds every
-        # eigenvector whose eigenvalue is below 2 beta = 2: an eigenvalue e leaves the squared length 1 - e / (2 beta).
-        ("paper", "*"): {"dimensions": 100, "beta": 1.0, "ahead": 0.9},
-        ("small", "*"): {"dimensions": 100, "beta": 1.0, "ahead": 0.9},
-        ("small", "minatar"): {"dimensions": 50, "beta": 1.0, "ahead": 0.9},
-    }
     config: LaplacianConfig
 
     def __init__(
         self, config: LaplacianConfig, data: Dataset | None, observation_shape: tuple[int, ...], device: str
     ) -> None:
         super().__init__(config, data, observation_shape, device)
-        assert config.dimensions is not None
-        self.head = Dense(self.encoder.num_features, config.dimensions, seeded(config.seed, 1))
+        self.head = Dense(self.encoder.num_features, config.dimensions, seeded(config.seed, Purpose.METHOD))
 
     def sample(self, step: int) -> Sample:
         """Return states and, for each, one that follows it in its episode."""
-        assert self.config.ahead is not None
         data = self.data
         episode, at = data.locate(self.sampler.indices(step))
-        uniform = generator_at(self.config.seed, step, STREAM).random(len(at))
+        uniform = generator_at(self.config.seed, Purpose.AHEAD, step).random(len(at))
         later = at + steps_ahead(uniform, data.lengths[episode] - at, self.config.ahead)
         first, second = (data.windows(episode, place - data.stack + 1, data.stack) for place in (at, later))
         return {"obs": torch.from_numpy(first), "later": torch.from_numpy(second)}
@@ -83,7 +72,6 @@ class Laplacian(Method):
 
     def loss(self, sample: Sample) -> tuple[Tensor, dict[str, Tensor]]:
         """Return attraction + beta * repulsion."""
-        assert self.config.beta is not None
         both = self.head(self.encoder(torch.cat([sample["obs"], sample["later"]])))  # (2 B, d)
         attraction, repulsion = graph_drawing_loss(*both.chunk(2))
         logged = {"attraction": attraction.detach(), "repulsion": repulsion.detach()}

@@ -1,7 +1,6 @@
-"""The pretraining loop that all methods share: data in, optimiser steps, logs, checkpoints, an encoder out."""
+"""`pvn pretrain`: a data set or an environment in, a trainer in between, an encoder out."""
 
 import shlex
-import time
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -10,39 +9,25 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from protovalue.config import require
+from protovalue.config import flag, flag_words, names_where, require
 from protovalue.data.dataset import Dataset, open_dataset
-from protovalue.data.sampler import Prefetcher, Sampler
+from protovalue.data.sampler import Sampler
+from protovalue.device import choose_device
 from protovalue.encoder import save_encoder
 from protovalue.envs.probe import random_observations
 from protovalue.envs.registry import import_module_of, make
 from protovalue.errors import UserError
-from protovalue.interrupt import stop_on_interrupt
 from protovalue.nets.memory import keep_freed_memory
-from protovalue.nets.statistics import feature_statistics
-from protovalue.options import option_words
-from protovalue.precision import Precision
-from protovalue.pretrain.base import Method, Sample
+from protovalue.precision import choose_precision
+from protovalue.presets import resolved
+from protovalue.pretrain.base import Method
 from protovalue.pretrain.config import PretrainConfig
 from protovalue.pretrain.methods import method_class
-from protovalue.progress import ProgressBar
+from protovalue.pretrain.trainer import Trainer
 from protovalue.registry import ENCODERS, is_file, name_of
-from protovalue.runs import Checkpoint, Run, config_fields, read_run, restoring
+from protovalue.runs import Run, config_fields, read_run
 
 PROBE_SIZE = 512  # observations, fixed for a data set or an environment, on which features are looked at
-# What may differ when a run is resumed: where things lie and how it is computed, not what is computed.
-MAY_CHANGE = (
-    "out",
-    "data",
-    "holdout",
-    "cache",
-    "steps",
-    "device",
-    "threads",
-    "memory",
-    "log_every",
-    "checkpoint_every",
-)
 
 
 def pretrain_command(config: PretrainConfig) -> None:
@@ -63,37 +48,27 @@ def pretrain(config: PretrainConfig, quiet: bool = False) -> Path:
     cls = method_class(config.method)
     _refuse_unused(config, cls)
     data, env_id, observation_shape = _experience(config, cls)
-    config = cls.resolve(config, env_id)
-    assert config.encoder is not None
-    ENCODERS.load(config.encoder)
-    device = _device(config)
-    if config.threads:
-        torch.set_num_threads(config.threads)
-    config = replace(config, threads=torch.get_num_threads(), precision=_precision(config, device))
+    config = resolved(config, env_id)
+    ENCODERS.load(config.architecture)
+    device = choose_device(config.device, config.threads)
+    precision = choose_precision(config.precision, device)  # it decides the result: recorded in place of "auto"
+    config = replace(config, threads=torch.get_num_threads(), precision=precision)
     recorded = {**config_fields(config), "data_checksum": data.checksum if data else None}
-    with Run.open(config.out, recorded, MAY_CHANGE) as run:
+    with Run.open(config.out, recorded, names_where(cls.Config, lambda role: role.may_change)) as run:
         method = cls(config, data, observation_shape, device).to(device)
-        optimizer = _optimizer(method, config)
-        step = 0
+        trainer = Trainer(method, run, probe_of(data, env_id, device), device, quiet)
         if run.resumed_from:
-            with restoring(run.resumed_from):
-                step = _restore(method, optimizer, run.resumed_from)
+            trainer.restore(run.resumed_from)
         else:
             method.save_artifacts(run.path)
-        probe = _probe(data, env_id, device)
-        summary: dict[str, Any] = {"steps": step, "num_features": method.encoder.num_features}
-        if step < method.steps():
-            summary |= _train(run, method, optimizer, step, probe, device, quiet)
-        with torch.inference_mode():
-            summary |= feature_statistics(method.encoder(probe))
-        summary |= method.finish()
+        if trainer.taken < trainer.steps:
+            trainer.run()
+        summary = trainer.summary() | method.finish()
         options = data.env_options if data else make(env_id).options
         about = {"env_id": env_id, "env_options": options, "method": config.method, "config": recorded}
         about["summary"] = summary
-        assert config.encoder is not None
-        assert config.width is not None
         card = _card(config, data, env_id, summary)
-        save_encoder(run.path / "encoder", method.encoder, config.encoder, config.width, about, card)
+        save_encoder(run.path / "encoder", method.encoder, config.architecture, config.width, about, card)
         run.finish(summary)
     return config.out
 
@@ -104,7 +79,7 @@ def _refuse_unused(config: PretrainConfig, cls: type[Method]) -> None:
     for one in fields(config):
         value = getattr(config, one.name)
         good = one.name not in unused or value == one.default
-        require(good, f"--{one.name.replace('_', '-')}", value, "it only where something is learned")
+        require(good, flag(one.name), value, "it only where something is learned")
 
 
 def _experience(config: PretrainConfig, cls: type[Method]) -> tuple[Dataset | None, str, tuple[int, ...]]:
@@ -123,28 +98,7 @@ def _experience(config: PretrainConfig, cls: type[Method]) -> tuple[Dataset | No
     return None, env.env_id, env.single_observation_space.shape
 
 
-def _device(config: PretrainConfig) -> str:
-    if config.device == "cuda" and not torch.cuda.is_available():
-        raise UserError("--device: found cuda, expected cpu: PyTorch sees no CUDA device here")
-    return "cuda" if config.device != "cpu" and torch.cuda.is_available() else "cpu"
-
-
-def _precision(config: PretrainConfig, device: str) -> Precision:
-    """Return the precision that is used: it decides the result, so it is recorded in place of "auto"."""
-    if config.precision == "auto":
-        return "bfloat16" if device == "cuda" else "float32"
-    return config.precision
-
-
-def _optimizer(method: Method, config: PretrainConfig) -> torch.optim.Adam | None:
-    parameters = [parameter for parameter in method.parameters() if parameter.requires_grad]
-    if method.steps() == 0:
-        return None
-    assert config.learning_rate is not None
-    return torch.optim.Adam(parameters, config.learning_rate, (0.9, 0.999), config.adam_epsilon, fused=True)
-
-
-def _probe(data: Dataset | None, env_id: str, device: str) -> Tensor:
+def probe_of(data: Dataset | None, env_id: str, device: str) -> Tensor:
     """Return observations that are the same for every method and seed on this data set, or in this environment."""
     if data is None:
         obs = random_observations(make(env_id))
@@ -154,117 +108,16 @@ def _probe(data: Dataset | None, env_id: str, device: str) -> Tensor:
     return torch.from_numpy(obs).to(device)
 
 
-def _train(
-    run: Run,
-    method: Method,
-    optimizer: torch.optim.Adam | None,
-    step: int,
-    probe: Tensor,
-    device: str,
-    quiet: bool,
-) -> dict[str, Any]:
-    """Take optimiser steps to the end; return the last metrics."""
-    config, steps = method.config, method.steps()
-    assert optimizer is not None
-    precision = _precision(config, device)
-    if config.compile:
-        method.encoder.compile()
-    budget = config.memory << 20
-    method.data.load(budget // 2)
-    finite = torch.ones((), dtype=torch.bool, device=device)  # whether all losses so far were
-    good = torch.zeros((), dtype=torch.int64, device=device)  # steps with finite losses since `first`
-    first, metrics, last_time, last_step = step, {}, time.perf_counter(), step
-    prefetch = Prefetcher(method.sample, range(step, steps), method.sample_bytes(), budget // 2)
-    bar = ProgressBar(f"pretrain {config.method}", steps, "steps", step, quiet)
-    with prefetch as samples, bar, stop_on_interrupt() as stop:
-        for sample in samples:
-            on_device: Sample = {name: tensor.to(device, non_blocking=True) for name, tensor in sample.items()}
-            with method.in_precision(precision):
-                loss, logged = method.loss(on_device)
-            optimizer.zero_grad(set_to_none=True)
-            loss.backward()  # type: ignore[no-untyped-call]
-            finite &= torch.isfinite(loss.detach())
-            good += finite
-            step += 1
-            log_now = step % config.log_every == 0 or step == steps
-            gradient_norm = _gradient_norm(method) if log_now or method.max_gradient_norm else None
-            if gradient_norm is not None and method.max_gradient_norm:
-                torch.nn.utils.clip_grads_with_norm_(method.parameters(), method.max_gradient_norm, gradient_norm)
-            optimizer.step()
-            method.after_step()
-            stopping = stop.requested  # read once: what comes from here on must not end a step that was not saved
-            saving = step % config.checkpoint_every == 0 or step == steps or stopping
-            if (log_now or saving or device == "cpu") and int(good) < step - first:
-                _stop_at_non_finite(run, first + int(good) + 1)
-            if log_now:
-                now = time.perf_counter()
-                rate = (step - last_step) * method.sampler.batch_size / (now - last_time)
-                metrics = {
-                    "loss": float(loss.detach()),
-                    "gradient_norm": float(gradient_norm or 0),
-                    "samples_per_second": rate,
-                }
-                metrics |= {name: float(value) for name, value in logged.items()}
-                with torch.inference_mode():
-                    metrics |= feature_statistics(method.encoder(probe))
-                run.log(step, metrics)
-                last_time, last_step = time.perf_counter(), step
-            if saving:
-                run.save(step, _tensors(method, optimizer), {})
-            bar.advance(1, f"loss {metrics['loss']:.4f}" if metrics else "")
-            if stopping and step < steps:
-                raise stop.error()
-    metrics.pop("samples_per_second", None)
-    return {"steps": step, **metrics}
-
-
-def _gradient_norm(method: Method) -> Tensor:
-    gradients = [parameter.grad for parameter in method.parameters() if parameter.grad is not None]
-    return torch.nn.utils.get_total_norm(gradients)
-
-
-def _stop_at_non_finite(run: Run, step: int) -> None:
-    steps = sorted(int(entry.name[5:]) for entry in (run.path / "checkpoints").glob("step-*"))
-    kept = f"the checkpoint of step {steps[-1]} is good" if steps else "there is no checkpoint yet"
-    raise UserError(f"{run.path}: the loss of step {step} is not finite; {kept}; try a smaller --learning-rate")
-
-
-def _tensors(method: Method, optimizer: torch.optim.Adam) -> dict[str, np.ndarray[Any, Any]]:
-    """Return everything that a run needs to go on, as arrays."""
-    tensors = {f"method.{name}": tensor for name, tensor in method.state_dict().items()}
-    for number, state in optimizer.state_dict()["state"].items():
-        tensors |= {f"adam.{number}.{name}": tensor for name, tensor in state.items()}
-    return {name: tensor.detach().cpu().numpy() for name, tensor in tensors.items()}
-
-
-def _restore(method: Method, optimizer: torch.optim.Adam | None, checkpoint: Checkpoint) -> int:
-    """Put a checkpoint's tensors back; return its step."""
-    states: dict[int, dict[str, Tensor]] = {}
-    own: dict[str, Tensor] = {}
-    for key, array in checkpoint.tensors.items():
-        kind, _, name = key.partition(".")
-        if kind == "method":
-            own[name] = torch.from_numpy(array)
-        else:
-            number, _, slot = name.partition(".")
-            states.setdefault(int(number), {})[slot] = torch.from_numpy(array)
-    method.load_state_dict(own)
-    if optimizer is not None:
-        optimizer.load_state_dict({"state": states, "param_groups": optimizer.state_dict()["param_groups"]})
-    return checkpoint.step
-
-
 def _card(config: PretrainConfig, data: Dataset | None, env_id: str, summary: dict[str, Any]) -> list[str]:
     """Write the model card."""
     defaults = {field.name: field.default for field in fields(config)} | {"method": PretrainConfig.method}
     unused = method_class(config.method).unused(config)  # filled in by the preset all the same
     given = [
-        _flag(name.replace("_", "-"), getattr(config, name))
+        shlex.join(flag_words(name, getattr(config, name)))
         for name, default in defaults.items()
         if getattr(config, name) not in (default, None) and name not in unused
     ]
-    assert config.encoder is not None
-    architecture = name_of(config.encoder)
+    architecture = name_of(config.architecture)
     lines = [
         f"# Encoder for {env_id}: {config.method}",
         "",
@@ -274,7 +127,7 @@ def _card(config: PretrainConfig, data: Dataset | None, env_id: str, summary: di
         "```python",
         "import protovalue",
         "",
-        *([f"protovalue.load_code({config.encoder!r})"] if is_file(config.encoder) else []),
+        *([f"protovalue.load_code({config.architecture!r})"] if is_file(config.architecture) else []),
         'encoder = protovalue.load_encoder("path/to/this/folder")',
         "features = encoder.features(observations)  # (N, stack, *frame_shape) uint8 or bool -> (N, k)",
         "```",
@@ -295,11 +148,3 @@ def _card(config: PretrainConfig, data: Dataset | None, env_id: str, summary: di
         ]
     rows = [f"| {name} | {value:.6g} |" for name, value in summary.items() if isinstance(value, int | float)]
     return [*lines, "", "## Numbers", "", "| | |", "|---|---|", *rows]
-
-
-def _flag(name: str, value: Any) -> str:
-    """Write a setting as on the command line."""
-    if isinstance(value, bool):
-        return f"--{name}" if value else f"--no-{name}"
-    parts = option_words(value) if isinstance(value, dict) else value if isinstance(value, tuple) else (value,)
-    return " ".join([f"--{name}", *(shlex.quote(str(part)) for part in parts)])

@@ -1,20 +1,34 @@
 """Proto-value networks: the encoder predicts the successor measure of random sets of states (Algorithm 1)."""
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from protovalue.config import require
+from protovalue.config import (
+    COUNT,
+    DISCOUNT,
+    INNER_SHARE,
+    INPUT,
+    NOT_NEGATIVE,
+    PLACE,
+    PRESET,
+    RESULT,
+    TRAINING,
+    Only,
+    marked,
+    require,
+)
 from protovalue.data.dataset import Dataset, open_dataset
 from protovalue.indicators.precompute import IndicatorRewards, IndicatorSpec, indicator_rewards, save_indicator
-from protovalue.options import OwnOptions
+from protovalue.own_options import OwnOptions
+from protovalue.presets import METHODS, PRETRAIN, Presets
 from protovalue.pretrain.base import Sample
-from protovalue.pretrain.config import TRAINING, PretrainConfig
+from protovalue.pretrain.config import PretrainConfig
 from protovalue.pretrain.holdout import compare_with_rollouts
 from protovalue.pretrain.task_values import TaskValues
 from protovalue.registry import is_file
@@ -29,103 +43,71 @@ class PvnConfig(PretrainConfig):
     The same command resumes an interrupted run. Other methods: --method cumulants, spr, bc, reward, laplacian, random.
     """
 
-    tasks: int | None = None
-    """Number of auxiliary tasks m; 0 leaves the encoder as initialised [100; small MinAtar 50]."""
-    indicator: str = "rni"
+    presets: ClassVar[tuple[Presets, ...]] = (PRETRAIN, METHODS["pvn"])
+
+    tasks: Annotated[int, RESULT, NOT_NEGATIVE] = PRESET
+    """Number of auxiliary tasks m; 0 leaves the encoder as initialised."""
+    indicator: Annotated[str, RESULT] = "rni"
     """What defines the sets: rni (random networks), hash, or a Python file of yours."""
-    indicator_options: OwnOptions = None
+    indicator_options: Annotated[OwnOptions, RESULT] = None
     """Options of an indicator of your own, such as latest_only=true (docs/adding-an-indicator.md)."""
-    proportion: float | None = None
-    """Share p of states that each set holds [0.01; small MinAtar 0.05]."""
-    threshold: Literal["exact", "sgd"] = "exact"
+    proportion: Annotated[float, RESULT, INNER_SHARE] = PRESET
+    """Share p of states that each set holds."""
+    threshold: Annotated[Literal["exact", "sgd"], RESULT] = "exact"
     """How the sets get their share: exact quantiles, or the paper's quantile regression."""
-    burn_in: int | None = None
-    """Steps of quantile regression; only with --threshold sgd [62,500]."""
-    normalize: Literal["yes", "no"] | None = None
-    """Normalise the random networks' input per channel over the data set; only with rni [paper no, small yes]."""
-    tasks_per_module: int | None = None
-    """Tasks that share one random network; only with rni [10]."""
-    rni_network: Literal["dqn", "convolutions"] | None = None
-    """Random networks: a whole DQN network, or its convolutions alone as in the paper's code; only with rni [dqn]."""
-    rni_output: Literal["linear", "relu"] | None = None
-    """Their outputs: linear, or through a ReLU as in the paper's code; only with rni [linear]."""
-    backup: Literal["mean", "max"] = "mean"
+    burn_in: Annotated[int | None, RESULT, COUNT] = PRESET
+    """Steps of quantile regression; only with --threshold sgd."""
+    normalize: Annotated[Literal["yes", "no"], RESULT] = PRESET
+    """Normalise the random networks' input per channel over the data set; only with rni."""
+    tasks_per_module: Annotated[int | None, RESULT, COUNT] = PRESET
+    """Tasks that share one random network; only with rni."""
+    rni_network: Annotated[Literal["dqn", "convolutions"] | None, RESULT] = PRESET
+    """Random networks: a whole DQN network, or its convolutions alone as in the paper's code; only with rni."""
+    rni_output: Annotated[Literal["linear", "relu"] | None, RESULT] = PRESET
+    """Their outputs: linear, or through a ReLU as in the paper's code; only with rni."""
+    backup: Annotated[Literal["mean", "max"], RESULT] = "mean"
     """Over next actions: the mean learns the random policy's values, the maximum the optimal one's."""
-    gamma: float = 0.99
+    gamma: Annotated[float, RESULT, DISCOUNT] = 0.99
     """Discount factor."""
-    target_ema: float | None = None
-    """Share of the target network that is kept in each step [0.99; small MinAtar 0.95]."""
-    target_every: int | None = None
+    target_ema: Annotated[float | None, RESULT, DISCOUNT] = PRESET
+    """Share of the target network that is kept in each step."""
+    target_every: Annotated[int | None, RESULT, COUNT] = None
     """Copy the target network every so many steps, in place of the moving average."""
-    indicator_seed: int | None = None
+    indicator_seed: Annotated[int | None, RESULT] = None
     """Seed of the sets [--seed]."""
-    cache: Path | None = None
+    cache: Annotated[Path | None, PLACE] = None
     """Folder for the indicator rewards of a data set, which are computed once; None is the user's cache folder."""
-    holdout: tuple[Path, ...] = ()
+    holdout: Annotated[tuple[Path, ...], INPUT] = ()
     """Data set of a random policy to compare the predictions with Monte Carlo estimates at the end."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self.tasks is None or self.tasks >= 0, "--tasks", self.tasks, "0 or more")
-        good = self.proportion is None or 0 < self.proportion < 1
-        require(good, "--proportion", self.proportion, "more than 0 and less than 1")
-        require(0 <= self.gamma < 1, "--gamma", self.gamma, "at least 0 and less than 1")
-        good = self.target_ema is None or 0 <= self.target_ema < 1
-        require(good, "--target-ema", self.target_ema, "at least 0 and less than 1")
-        for name in ("target_every", "burn_in", "tasks_per_module"):
-            value = getattr(self, name)
-            require(value is None or value >= 1, f"--{name.replace('_', '-')}", value, "at least 1")
-        sgd, rni = self.threshold == "sgd", self.indicator == "rni"
-        own = is_file(self.indicator) or not self.indicator_options
-        require(own, "--indicator-options", self.indicator_options, "it only with an indicator of your own")
-        drawn = sgd and self.indicator == "hash"  # its sets have their share as they are drawn
+        drawn = self.threshold == "sgd" and self.indicator == "hash"  # its sets have their share as they are drawn
         require(not drawn, "--threshold", "sgd with --indicator hash", "exact: a hash has no threshold to learn")
-        require(sgd or self.burn_in is None, "--burn-in", self.burn_in, "it only with --threshold sgd")
-        require(rni or self.normalize in (None, "no"), "--normalize", self.normalize, "it only with --indicator rni")
-        for name in ("tasks_per_module", "rni_network", "rni_output"):
-            value = getattr(self, name)
-            good = rni or value is None
-            require(good, f"--{name.replace('_', '-')}", value, "it only with --indicator rni")
-        good = self.target_every is None or self.target_ema is None
-        require(good, "--target-every", self.target_every, "either it or --target-ema")
+
+    def dependent(self) -> dict[str, Only]:
+        """Return what belongs to one way to draw the sets, to find their thresholds, or to follow with the target."""
+        rni, needs = self.indicator == "rni", "it only with --indicator rni"
+        return {
+            "indicator_options": Only(is_file(self.indicator), "it only with an indicator of your own"),
+            "burn_in": Only(self.threshold == "sgd", "it only with --threshold sgd"),
+            "normalize": Only(rni, needs, "no"),
+            **{name: Only(rni, needs) for name in ("tasks_per_module", "rni_network", "rni_output")},
+            "target_ema": Only(self.target_every is None, "either it or --target-every"),
+        }
 
 
 class ProtoValueNetwork(TaskValues):
     """The m tasks are indicators: r_j(x) = 1 where x is in the random set j. psi_j is its successor measure."""
 
     Config: ClassVar[type[PretrainConfig]] = PvnConfig
-    presets: ClassVar[dict[tuple[str, str], dict[str, Any]]] = {
-        ("paper", "*"): {"tasks": 100, "proportion": 0.01, "target_ema": 0.99, "normalize": "no"},
-        ("small", "*"): {"tasks": 100, "proportion": 0.01, "target_ema": 0.99, "normalize": "yes"},
-        ("small", "minatar"): {"tasks": 50, "proportion": 0.05, "target_ema": 0.95, "normalize": "yes"},
-    }
     config: PvnConfig
 
     @classmethod
-    def resolve(cls, config: PretrainConfig, env_id: str) -> PretrainConfig:
-        """Fill the fields left at None from the preset, but for those that do not apply."""
-        assert isinstance(config, PvnConfig)
-        every = config.target_every
-        rni, sgd = config.indicator == "rni", config.threshold == "sgd"
-        filled = super().resolve(
-            replace(config, target_every=None, normalize=config.normalize if rni else "no"), env_id
-        )
-        assert isinstance(filled, PvnConfig)
-        return replace(
-            filled,
-            target_every=every,
-            target_ema=None if every else filled.target_ema,
-            burn_in=(config.burn_in or 62_500) if sgd else None,
-            tasks_per_module=(config.tasks_per_module or 10) if rni else None,
-            rni_network=(config.rni_network or "dqn") if rni else None,
-            rni_output=(config.rni_output or "linear") if rni else None,
-        )
-
-    @classmethod
-    def unused(cls, config: PretrainConfig) -> tuple[str, ...]:
+    def unused(cls, config: PretrainConfig) -> set[str]:
         """Without tasks, name all that says what they are and how to train."""
         own = {field.name for field in fields(PvnConfig)} - {field.name for field in fields(PretrainConfig)}
-        return (*TRAINING, *(own - {"tasks"})) if getattr(config, "tasks", None) == 0 else ()
+        return (marked(PvnConfig, TRAINING) | own) - {"tasks"} if getattr(config, "tasks", None) == 0 else set()
 
     def __init__(
         self, config: PvnConfig, data: Dataset | None, observation_shape: tuple[int, ...], device: str
@@ -133,19 +115,21 @@ class ProtoValueNetwork(TaskValues):
         super().__init__(config, data, observation_shape, device)
         if not config.tasks:
             return
-        assert config.proportion is not None
+        applying: dict[str, Any] = {
+            "burn_in": config.burn_in,
+            "tasks_per_module": config.tasks_per_module,
+            "network": config.rni_network,
+            "output": config.rni_output,
+            "options": config.indicator_options,
+        }
         spec = IndicatorSpec(
             config.indicator,
             config.tasks,
             config.proportion,
-            config.seed if config.indicator_seed is None else config.indicator_seed,
-            config.threshold,
-            config.burn_in or 62_500,
-            config.normalize == "yes",
-            config.tasks_per_module or 10,
-            config.rni_network or "dqn",
-            config.rni_output or "linear",
-            config.indicator_options,
+            seed=config.seed if config.indicator_seed is None else config.indicator_seed,
+            threshold=config.threshold,
+            normalize=config.normalize == "yes",
+            **{name: value for name, value in applying.items() if value is not None},
         )
         self.tasks: IndicatorRewards = indicator_rewards(self.data, spec, config.cache, device)
         self.add_heads(config.tasks, config.gamma, config.backup, config.target_ema, config.target_every)

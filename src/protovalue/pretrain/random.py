@@ -1,10 +1,11 @@
 """Random initialisation: the encoder as it was drawn. What the other methods must beat."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
+from protovalue.config import SUBJECT, TRAINING, marked
 from protovalue.pretrain.base import Method
-from protovalue.pretrain.config import TRAINING, PretrainConfig
+from protovalue.pretrain.config import PretrainConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -14,7 +15,7 @@ class RandomConfig(PretrainConfig):
     Example: pvn pretrain --method random --env minatar/breakout --out runs/random
     """
 
-    method: str = "random"
+    method: Annotated[str, SUBJECT] = "random"
 
 
 class RandomInitialization(Method):
@@ -24,9 +25,9 @@ class RandomInitialization(Method):
     needs_data = False
 
     @classmethod
-    def unused(cls, config: PretrainConfig) -> tuple[str, ...]:
+    def unused(cls, config: PretrainConfig) -> set[str]:
         """Name all that says how to train."""
-        return TRAINING
+        return marked(RandomConfig, TRAINING)
 
     def steps(self) -> int:
         """Return 0."""

@@ -1,18 +1,20 @@
 """The oracle: offline double DQN on the data's own, clipped rewards. What a representation with rewards would give."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
 
-from protovalue.config import require
+from protovalue.config import DISCOUNT, PRESET, RESULT, SUBJECT
 from protovalue.data.dataset import Dataset
 from protovalue.losses import q_loss, q_target
 from protovalue.nets.heads import TaskHeads
-from protovalue.pretrain.base import Method, Sample, seeded
+from protovalue.presets import METHODS, PRETRAIN, Presets
+from protovalue.pretrain.base import Method, Sample
 from protovalue.pretrain.config import PretrainConfig
 from protovalue.pretrain.target import TargetNetwork
+from protovalue.randomness import Purpose, seeded
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,42 +24,32 @@ class RewardConfig(PretrainConfig):
     Example: pvn pretrain --method reward --data data/breakout --out runs/reward
     """
 
-    method: str = "reward"
-    gamma: float = 0.99
-    """Discount factor."""
-    clip_rewards: bool = True
-    """Learn from rewards clipped to [-1, 1]; no difference where the data set has clipped ones already."""
-    double: bool = True
-    """Double Q-learning: the trained network chooses the next action, the target network values it."""
-    huber: bool = False
-    """Huber loss in place of the squared error."""
-    target_ema: float | None = None
-    """Share of the target network that is kept in each step [0.99; small MinAtar 0.95]."""
+    presets: ClassVar[tuple[Presets, ...]] = (PRETRAIN, METHODS["reward"])
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(0 <= self.gamma < 1, "--gamma", self.gamma, "at least 0 and less than 1")
-        good = self.target_ema is None or 0 <= self.target_ema < 1
-        require(good, "--target-ema", self.target_ema, "at least 0 and less than 1")
+    method: Annotated[str, SUBJECT] = "reward"
+    gamma: Annotated[float, RESULT, DISCOUNT] = 0.99
+    """Discount factor."""
+    clip_rewards: Annotated[bool, RESULT] = True
+    """Learn from rewards clipped to [-1, 1]; no difference where the data set has clipped ones already."""
+    double: Annotated[bool, RESULT] = True
+    """Double Q-learning: the trained network chooses the next action, the target network values it."""
+    huber: Annotated[bool, RESULT] = False
+    """Huber loss in place of the squared error."""
+    target_ema: Annotated[float, RESULT, DISCOUNT] = PRESET
+    """Share of the target network that is kept in each step."""
 
 
 class EnvironmentReward(Method):
     """Q(x, a) = phi(x)^T w_a + b_a, one task whose reward is the environment's."""
 
     Config: ClassVar[type[PretrainConfig]] = RewardConfig
-    presets: ClassVar[dict[tuple[str, str], dict[str, Any]]] = {
-        # The paper gives no settings of its own for this one: the target network follows as that of its main method.
-        ("paper", "*"): {"target_ema": 0.99},
-        ("small", "*"): {"target_ema": 0.99},
-        ("small", "minatar"): {"target_ema": 0.95},
-    }
     config: RewardConfig
 
     def __init__(
         self, config: RewardConfig, data: Dataset | None, observation_shape: tuple[int, ...], device: str
     ) -> None:
         super().__init__(config, data, observation_shape, device)
-        self.head = TaskHeads(self.encoder.num_features, 1, self.data.num_actions, seeded(config.seed, 1))
+        self.head = TaskHeads(self.encoder.num_features, 1, self.data.num_actions, seeded(config.seed, Purpose.METHOD))
         self.target = TargetNetwork({"encoder": self.encoder, "head": self.head}, config.target_ema)
 
     def sample(self, step: int) -> Sample:

@@ -1,27 +1,23 @@
 """Self-predictive representations: a latent model predicts what the encoder will see (Schwarzer et al., 2021)."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from protovalue.config import require
+from protovalue.config import COUNT, DISCOUNT, NOT_NEGATIVE, PRESET, RESULT, SUBJECT, Range, require
 from protovalue.data.dataset import Dataset
-from protovalue.data.sampler import generator_at
 from protovalue.losses import latent_loss
 from protovalue.nets.encoders import Encoder
 from protovalue.nets.layers import Conv, Dense, flatten, planes, renormalize
-from protovalue.pretrain.base import Method, Sample, seeded
+from protovalue.presets import METHODS, PRETRAIN, Presets
+from protovalue.pretrain.base import Method, Sample
 from protovalue.pretrain.config import PretrainConfig
 from protovalue.pretrain.target import TargetNetwork
-
-STREAM = 1  # of a step's random numbers: augmentation
-# The source's two ways. MinAtar has no pixels to spare: where a piece stands is the state, and a cell is on or off.
-AUGMENTED = {"channels": 64, "shift": 4, "intensity": 0.05, "dropout": 0.0, "target_ema": 0.0, "center": "no"}
-NOT_AUGMENTED = {"shift": 0, "intensity": 0.0, "dropout": 0.5, "target_ema": 0.99}
+from protovalue.randomness import Purpose, generator_at, seeded
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,36 +27,28 @@ class SprConfig(PretrainConfig):
     Example: pvn pretrain --method spr --data data/breakout --out runs/spr
     """
 
-    method: str = "spr"
-    horizon: int = 5
+    presets: ClassVar[tuple[Presets, ...]] = (PRETRAIN, METHODS["spr"])
+
+    method: Annotated[str, SUBJECT] = "spr"
+    horizon: Annotated[int, RESULT, COUNT] = 5
     """Steps K that the latent model predicts."""
-    channels: int | None = None
-    """Channels between the two convolutions of the latent model, times the encoder's width [64; small MinAtar 16]."""
-    shift: int | None = None
-    """Most pixels by which an image is shifted at random [4; MinAtar 0]."""
-    intensity: float | None = None
-    """Spread of the random factor by which an image is made lighter or darker [0.05; MinAtar 0]."""
-    dropout: float | None = None
-    """Share of the first latents that is set to zero at random [0; MinAtar 0.5]."""
-    target_ema: float | None = None
-    """Share of the target network that is kept in each step; 0: it is the trained one [0; MinAtar 0.99]."""
-    center: Literal["yes", "no"] | None = None
-    """Subtract the batch's mean from the projections before they are compared [paper no, small yes]."""
-    max_gradient_norm: float = 10.0
+    channels: Annotated[int, RESULT, COUNT] = PRESET
+    """Channels between the two convolutions of the latent model, times the encoder's width."""
+    shift: Annotated[int, RESULT, NOT_NEGATIVE] = PRESET
+    """Most pixels by which an image is shifted at random."""
+    intensity: Annotated[float, RESULT, Range(0, 0.5, below=True)] = PRESET  # the factor goes down to 1 - 2 * intensity
+    """Spread of the random factor by which an image is made lighter or darker."""
+    dropout: Annotated[float, RESULT, DISCOUNT] = PRESET
+    """Share of the first latents that is set to zero at random."""
+    target_ema: Annotated[float, RESULT, DISCOUNT] = PRESET
+    """Share of the target network that is kept in each step; 0: it is the trained one."""
+    center: Annotated[Literal["yes", "no"], RESULT] = PRESET
+    """Subtract the batch's mean from the projections before they are compared."""
+    max_gradient_norm: Annotated[float, RESULT, NOT_NEGATIVE] = 10.0
     """Norm to which the gradient is scaled down; 0 is off."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self.horizon >= 1, "--horizon", self.horizon, "at least 1")
-        require(self.channels is None or self.channels >= 1, "--channels", self.channels, "at least 1")
-        require(self.shift is None or self.shift >= 0, "--shift", self.shift, "0 or more")
-        good = self.intensity is None or 0 <= self.intensity < 0.5  # the factor goes down to 1 - 2 * intensity
-        require(good, "--intensity", self.intensity, "at least 0 and less than 0.5")
-        for name in ("dropout", "target_ema"):
-            value = getattr(self, name)
-            good = value is None or 0 <= value < 1
-            require(good, f"--{name.replace('_', '-')}", value, "at least 0 and less than 1")
-        require(self.max_gradient_norm >= 0, "--max-gradient-norm", self.max_gradient_norm, "0 or more")
         require(not self.compile, "--compile", "it with --method spr", "another method: this one cannot be compiled")
 
 
@@ -94,24 +82,14 @@ class SelfPredictive(Method):
     """
 
     Config: ClassVar[type[PretrainConfig]] = SprConfig
-    presets: ClassVar[dict[tuple[str, str], dict[str, Any]]] = {
-        ("paper", "*"): AUGMENTED,
-        ("paper", "minatar"): NOT_AUGMENTED,
-        # Not centred, all states become one within a hundred steps: docs/methods.md.
-        ("small", "*"): {**AUGMENTED, "center": "yes"},
-        # As many channels as its encoder has: 64 cost twice as much.
-        ("small", "minatar"): {**NOT_AUGMENTED, "channels": 16},
-    }
     config: SprConfig
 
     def __init__(
         self, config: SprConfig, data: Dataset | None, observation_shape: tuple[int, ...], device: str
     ) -> None:
         super().__init__(config, data, observation_shape, device)
-        assert config.width is not None
-        assert config.channels is not None
         self.max_gradient_norm = config.max_gradient_norm
-        draw = seeded(config.seed, 1)
+        draw = seeded(config.seed, Purpose.METHOD)
         self.encoder.readout = "projection"
         features, channels = self.encoder.num_features, self.encoder.latent_shape[0]
         self.transition = Transition(channels, self.data.num_actions, config.channels * config.width, draw)
@@ -122,7 +100,7 @@ class SelfPredictive(Method):
         """Return segments, and the random numbers of their augmentation."""
         config = self.config
         segments = self.sampler.segments(step, config.horizon)
-        rng = generator_at(config.seed, step, STREAM)
+        rng = generator_at(config.seed, Purpose.AUGMENTATION, step)
         size = (len(segments.action), config.horizon + 1)  # each observation has its own
         sample = {
             "frames": torch.from_numpy(segments.frames),

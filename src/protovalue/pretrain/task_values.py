@@ -8,8 +8,9 @@ from torch import Tensor
 
 from protovalue.losses import Backup, td_loss
 from protovalue.nets.heads import TaskHeads
-from protovalue.pretrain.base import Method, Sample, seeded
+from protovalue.pretrain.base import Method, Sample
 from protovalue.pretrain.target import TargetNetwork
+from protovalue.randomness import Purpose, seeded
 
 
 class TaskValues(Method):
@@ -26,7 +27,9 @@ class TaskValues(Method):
     ) -> None:
         """Make the heads, and the target network of encoder and heads."""
         self._gamma, self._backup = gamma, backup
-        self.heads = TaskHeads(self.encoder.num_features, tasks, self.data.num_actions, seeded(self.config.seed, 1))
+        self.heads = TaskHeads(
+            self.encoder.num_features, tasks, self.data.num_actions, seeded(self.config.seed, Purpose.METHOD)
+        )
         self.target = TargetNetwork({"encoder": self.encoder, "heads": self.heads}, target_ema, target_every)
 
     def rewards(self, index: NDArray[Any]) -> NDArray[Any]:

@@ -2,30 +2,31 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from protovalue.config import Settings, names_where
 from protovalue.encoder import CONFIG as ENCODER_CONFIG
 from protovalue.envs.options import check_recorded
 from protovalue.errors import UserError
 from protovalue.files import read_json
+from protovalue.online.config import DqnConfig, OnlineConfig
 from protovalue.online.linear_dqn import parse_random
-from protovalue.runs import CONFIG, METRICS, read_metrics, read_run
+from protovalue.pretrain.config import PretrainConfig
+from protovalue.pretrain.methods import method_class, method_names
+from protovalue.runs import CONFIG, METRICS, read_metrics, read_run, renamed
 from protovalue.schema import checked
+from protovalue.study.folder import Expected
 
 EVALUATION = "evaluation.json"
 DQN = "dqn"
-# What may differ between runs that are compared: where things lie, what is drawn, and how often something is written.
-# The options of the environment are those that the evaluation records, with the defaults of the environment filled in.
-_NOT_SETTINGS = {
-    "out", "env", "data", "seed", "seeds", "cache", "device", "threads", "memory", "log_every", "holdout",
-    "checkpoint_every", "replay_dir", "keep_replay", "data_checksum", "encoder_checksum", "kind", "method", "stages",
-    "other_game", "options", "feature_divisor",
-}  # fmt: skip
+# What is recorded beside the settings. The options of the environment are those that the evaluation records, with the
+# defaults of the environment filled in.
+_BESIDE = {"data_checksum", "encoder_checksum", "kind", "feature_divisor"}
 THEN = " then "  # between the versions that one run was continued with
 _EMULATORS = {"atari": "ale-py", "minatar": "minatar", "gym": "gymnasium"}
 
@@ -33,7 +34,7 @@ Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Cell:
+class CellResult:
     """One pretrained encoder with its linear agents, or one run of end-to-end agents: the unit of statistics."""
 
     env: str
@@ -90,8 +91,8 @@ class Cell:
 
 
 def read_cell(
-    run: Path, encoder: Path | None, expect: Mapping[str, Any] | None = None, seeds: Sequence[int] | None = None
-) -> Cell:
+    run: Path, encoder: Path | None, expect: Expected | None = None, seeds: Sequence[int] | None = None
+) -> CellResult:
     """Read a finished, evaluated run and the encoder that it stands on; what cannot be used is a UserError.
 
     Args:
@@ -103,18 +104,17 @@ def read_cell(
     recorded = read_agents(run)
     config, evaluation = recorded["config"], read_evaluation(run / EVALUATION)
     found = tuple(row["seed"] for row in evaluation["seeds"])
-    reason = why_unlike(evaluation, {"steps": config.get("steps"), **(expect or {})})
+    wanted = expect or Expected()
+    steps_wanted = config.get("steps") if wanted.steps is None else wanted.steps
+    reason = why_unlike(evaluation, replace(wanted, steps=steps_wanted))
     if reason is None and seeds is not None and sorted(found) != sorted(seeds):
         reason = f"evaluated agents of seeds {_listed(found)}, the study says {_listed(seeds)}"
     if reason:
         raise UserError(reason)
-    own = {name: value for name, value in config.items() if name not in _NOT_SETTINGS}
+    own = _compared(config, OnlineConfig if encoder else DqnConfig)
     method, width, tasks, seed = DQN, config.get("width", 1), None, None
     settings: dict[str, Any] = {}
-    if encoder is None:
-        own["architecture"] = own.pop("encoder", None)
-    else:
-        own.pop("encoder", None)
+    if encoder is not None:
         about = _about(str(encoder))
         made = about["config"]
         method, width, seed, tasks = about["method"], made.get("width", 1), made.get("seed"), made.get("tasks")
@@ -128,7 +128,7 @@ def read_cell(
         **{f"env.{name}": value for name, value in evaluation.get("env_options", {}).items()},
     }
     steps, curve = _curve(run, found)
-    return Cell(
+    return CellResult(
         env=evaluation["env"],
         method=method,
         width=width,
@@ -208,7 +208,7 @@ class _Made:
     width: int | None = 1
     seed: int | None = None
     tasks: int | None = None
-    encoder: str | None = None
+    architecture: str | None = None
     data_checksum: str | None = None
 
 
@@ -230,13 +230,14 @@ def read_agents(run: Path) -> dict[str, Any]:
     return recorded
 
 
-def why_unlike(evaluation: Mapping[str, Any], expect: Mapping[str, Any]) -> str | None:
+def why_unlike(evaluation: Mapping[str, Any], expect: Expected) -> str | None:
     """Say in what an evaluation is not the one that is expected, or None."""
-    if expect.get("steps") not in (None, evaluation["steps"]):
-        return f"evaluated at step {evaluation['steps']:,} of {expect['steps']:,}"
+    if expect.steps not in (None, evaluation["steps"]):
+        return f"evaluated at step {evaluation['steps']:,} of {expect.steps:,}"
     for name in ("episodes", "epsilon", "seed", "env_options"):
-        if name in expect and evaluation.get(name) != expect[name]:
-            return f"evaluated with {name} {evaluation.get(name)}, the study says {expect[name]}"
+        wanted = getattr(expect, name)
+        if wanted is not None and evaluation.get(name) != wanted:
+            return f"evaluated with {name} {evaluation.get(name)}, the study says {wanted}"
     return None
 
 
@@ -246,11 +247,10 @@ def _listed(seeds: Sequence[int]) -> str:
 
 def _encoder_settings(about: Mapping[str, Any], env: str) -> dict[str, Any]:
     """Return what an encoder's features depend on beside its seed."""
-    made = dict(about["config"])
-    settings = {"architecture": made.pop("encoder", None)}
+    made = about["config"]
     if about["method"] == "random":  # drawn, not trained
-        return {"encoder.architecture": settings["architecture"], "encoder.width": made.get("width", 1)}
-    settings |= {name: value for name, value in made.items() if name not in _NOT_SETTINGS}
+        return {"encoder.architecture": made["architecture"], "encoder.width": made.get("width", 1)}
+    settings = _compared(made, _config_of(about["method"]))
     if about.get("env_id") not in (None, env):
         settings["trained on"] = about["env_id"]
     if made.get("data_checksum"):
@@ -258,6 +258,17 @@ def _encoder_settings(about: Mapping[str, Any], env: str) -> dict[str, Any]:
     if "run" in about:
         settings |= {f"pretrained with {name}": text for name, text in _versions(about["run"], env).items()}
     return {f"encoder.{name}": value for name, value in settings.items()}
+
+
+def _compared(recorded: Mapping[str, Any], config: type[Settings]) -> dict[str, Any]:
+    """Return what must be equal for two runs to be of one method; a name that is not known here counts."""
+    beside = names_where(config, lambda role: not role.compared) | _BESIDE
+    return {name: value for name, value in recorded.items() if name not in beside}
+
+
+def _config_of(method: str) -> type[Settings]:
+    """Return the settings of a method; of a user's own, whose file is not run here, what all methods share."""
+    return method_class(method).Config if method in method_names() else PretrainConfig
 
 
 def _versions(recorded: Mapping[str, Any], env: str) -> dict[str, str]:
@@ -271,14 +282,16 @@ def _about(encoder: str) -> dict[str, Any]:
     """Return what is known of an encoder: its card and its run, or what random:ARCHITECTURE:WIDTH[:SEED] says."""
     if encoder.startswith("random:"):
         architecture, width, seed = parse_random(encoder)
-        return {"method": "random", "config": {"encoder": architecture, "width": width, "seed": seed}}
+        return {"method": "random", "config": {"architecture": architecture, "width": width, "seed": seed}}
     folder = Path(encoder)
     for candidate, run in ((folder / "encoder", folder), (folder, folder.parent)):
         if (candidate / ENCODER_CONFIG).is_file():
             found = read_json(candidate / ENCODER_CONFIG).get("about")
             where = f"{candidate / ENCODER_CONFIG}: field about"
             if isinstance(found, dict) and "method" in found:
-                checked(_Made, checked(_About, found, where, extra=True).config, f"{where}.config", extra=True)
+                made = renamed(checked(_About, found, where, extra=True).config)
+                checked(_Made, made, f"{where}.config", extra=True)
+                found = {**found, "config": {"architecture": None, **made}}
                 beside = {"run": read_run(run)} if candidate.name == "encoder" and (run / CONFIG).is_file() else {}
                 return {**found, **beside}
     raise UserError(f"{encoder}: found no encoder there, expected the one that a run was trained on")

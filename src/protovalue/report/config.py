@@ -2,15 +2,15 @@
 
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from tyro.conf import Positional
 
-from protovalue.config import require
+from protovalue.config import INPUT, PLACE, RESULT, SUBJECT, Range, Settings, require
 
 
 @dataclass(frozen=True)
-class ReportConfig:
+class ReportConfig(Settings):
     """Write tables, figures and a page about finished, evaluated runs, and print the headline numbers.
 
     Example: pvn report runs/minatar-main --out report
@@ -19,25 +19,25 @@ class ReportConfig:
     `pvn report --paper` prints the aggregates of the paper's own table.
     """
 
-    runs: Positional[tuple[Path, ...]] = ()
+    runs: Annotated[Positional[tuple[Path, ...]], INPUT] = ()
     """Folder of a study, or folders of runs, or folders that contain some."""
-    out: Path = Path("report")
+    out: Annotated[Path, PLACE] = Path("report")
     """Folder for index.html, tables/ and figures/."""
-    paper: bool = False
+    paper: Annotated[bool, RESULT] = False
     """Print the aggregates of the paper's own table (no RUNS needed)."""
-    features: Literal["all", "first", "none"] = "all"
+    features: Annotated[Literal["all", "first", "none"], RESULT] = "all"
     """Whose features are measured: all encoders', those of the first of each method and game, or none."""
-    mds: Literal["classical", "metric"] = "classical"
+    mds: Annotated[Literal["classical", "metric"], RESULT] = "classical"
     """How a trajectory is placed in the plane: by eigenvectors, or by lowering the stress from there."""
-    draws: int = 2_000
+    draws: Annotated[int, RESULT, Range(100)] = 2_000
     """Draws of the bootstrap."""
-    env: tuple[str, ...] = ()
+    env: Annotated[tuple[str, ...], SUBJECT] = ()
     """Environments gym/MODULE:ID or FILE.py/NAME of the runs, whose code is run so that their games can be played."""
-    code: tuple[str, ...] = ()
+    code: Annotated[tuple[str, ...], INPUT] = ()
     """Python files of yours that the runs' encoders were made with (docs/adding-an-encoder.md)."""
 
     def __post_init__(self) -> None:
-        require(self.draws >= 100, "--draws", self.draws, "at least 100")
+        super().__post_init__()
         require(self.paper or len(self.runs) > 0, "RUNS", "none", "the folder of a study, folders of runs, or --paper")
         for one in fields(self):  # the paper's table is printed as it is
             value = getattr(self, one.name)

@@ -8,6 +8,7 @@ import numpy as np
 from matplotlib.colors import to_hex
 
 from protovalue.report.model import Embedding, Gallery
+from protovalue.report.numbers import fixed
 
 TIME = matplotlib.colormaps["viridis"]  # dark to light; lightness alone says the order to colour-blind readers
 HALF, RADIUS = 100, 90  # of a plot's view box, and of the circle that holds its points
@@ -62,7 +63,7 @@ def _plot(embedding: Embedding) -> Plot:
     return Plot(
         method=embedding.method,
         encoder=embedding.encoder,
-        stress=f"{embedding.stress:.2f}",
+        stress=fixed(embedding.stress, 2),
         trail="M" + " ".join(f"{x},{y}" for x, y in places),
         circles=tuple((x, y, colour) for (x, y), colour in zip(places, colours, strict=True)),
     )

@@ -17,10 +17,12 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from protovalue.evaluate.aggregate import Profile
+from protovalue.evaluate.aggregate import LESS_IS_BETTER, Profile
 from protovalue.files import make_folder, write_atomic
+from protovalue.report.cells import CellResult
 from protovalue.report.model import STATISTIC_TITLES, STATISTICS, Aggregate, Estimate, Gallery, GameScore
-from protovalue.report.results import Cell, Results
+from protovalue.report.numbers import TIMES, fixed
+from protovalue.report.results import Results
 from protovalue.report.summary import ScalingPoint, training_curve
 
 # Okabe and Ito's palette, safe for colour-blind readers, without the yellow that white paper swallows.
@@ -32,7 +34,7 @@ PALETTE = (
 END_TO_END_COLOUR = "#3b3f46"
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 LINES: tuple[Any, ...] = ("-", "--", "-.", (0, (5, 1, 1, 1, 1, 1)))
-TIMES, TAU = "\N{MULTIPLICATION SIGN}", "\N{GREEK SMALL LETTER TAU}"
+TAU = "\N{GREEK SMALL LETTER TAU}"
 INK, GREY, GRID = "#22262b", "#59636e", "#e4e6ea"
 STYLE: Any = {
     "font.size": 10.5,
@@ -77,14 +79,14 @@ def save(figure: Figure, folder: Path, name: str) -> tuple[Path, Path]:
     return paths
 
 
-def stands_on(cells: Sequence[Cell]) -> str:
+def stands_on(cells: Sequence[CellResult]) -> str:
     """Say how many runs `cells` are, such as "3 encoders x 3 agents per game"; end-to-end agents apart."""
     parts = []
     for end_to_end in (False, True):
         own = [cell for cell in cells if (cell.settings.get("kind") == "dqn") == end_to_end]
         if not own:
             continue
-        groups: dict[tuple[str, str], list[Cell]] = {}
+        groups: dict[tuple[str, str], list[CellResult]] = {}
         for cell in own:
             groups.setdefault((cell.method, cell.env), []).append(cell)
         if end_to_end:
@@ -120,7 +122,7 @@ def aggregates_figure(
             if np.isfinite(estimate.low):
                 axes.barh(y, estimate.high - estimate.low, 0.62, estimate.low, color=_tint(shade, 0.4), linewidth=0)
             axes.plot([estimate.point] * 2, [y - 0.31, y + 0.31], color=shade, linewidth=2.4, solid_capstyle="butt")
-        better = "lower is better" if name == "optimality_gap" else "higher is better"
+        better = "lower is better" if name in LESS_IS_BETTER else "higher is better"
         axes.set_title(STATISTIC_TITLES[name])
         axes.set_xlabel(better, color=GREY, fontsize=9.5)
         axes.xaxis.set_major_locator(MaxNLocator(4))
@@ -350,9 +352,9 @@ def mds_figure(gallery: Gallery, smoothness: Mapping[str, float]) -> Figure:
             spine.set(visible=True, color="#d0d4da")
         axes.set_title(_wrapped(embedding.method, 24), fontsize=10.5)
         measured = smoothness.get(embedding.method)
-        said = [f"stress {embedding.stress:.2f}"]
+        said = [f"stress {fixed(embedding.stress, 2)}"]
         if measured is not None and np.isfinite(measured):
-            said.append(f"smoothness {measured:.2f}")
+            said.append(f"smoothness {fixed(measured, 2)}")
         axes.set_xlabel(", ".join(said), fontsize=9, color=GREY)
     for axes in panels[count:]:
         axes.set_visible(False)

@@ -16,8 +16,8 @@ from protovalue.envs.registry import make
 from protovalue.errors import UserError
 from protovalue.evaluate.episodes import load_agent
 from protovalue.evaluate.features import (
+    ProbeStates,
     Scaling,
-    States,
     Trajectory,
     effective_rank,
     features_of,
@@ -31,9 +31,10 @@ from protovalue.evaluate.features import (
 from protovalue.online.agent import Agent
 from protovalue.online.linear_dqn import find_encoder
 from protovalue.progress import ProgressBar
-from protovalue.report.cells import read_evaluation
+from protovalue.report.cells import EVALUATION, CellResult, read_evaluation
 from protovalue.report.model import Embedding, FeatureNumbers, Gallery, Spread
-from protovalue.report.results import EVALUATION, Cell, Results
+from protovalue.report.numbers import short
+from protovalue.report.results import Results
 from protovalue.runs import read_run
 
 STATES = 300  # of a trajectory that are drawn
@@ -126,7 +127,7 @@ def look(results: Results, which: Which = "all", quiet: bool = False, scaling: S
     return Looked(tuple(galleries), tuple(features), tuple(dict.fromkeys(notes)))
 
 
-def _chosen(results: Results, env: str, method: str, which: Which) -> list[Cell]:
+def _chosen(results: Results, env: str, method: str, which: Which) -> list[CellResult]:
     cells = sorted(results.of(method, env), key=lambda cell: (cell.pretraining_seed or 0, cell.data_seed or 0))
     return cells[:1] if which == "first" else cells
 
@@ -143,7 +144,7 @@ def _play(results: Results, env: str, notes: list[str]) -> tuple[Trajectory, str
     best = max(yardstick or cells, key=lambda cell: (float(cell.returns.max()), str(cell.run)))
     agent: Agent | None = None
     run, which = best.place(int(best.returns.argmax()))
-    player = f"the best agent of {best.method} (mean return {best.returns.max():.3g})"
+    player = f"the best agent of {best.method} (mean return {short(best.returns.max())})"
     try:
         game, agent, _, _ = load_agent(run, 1)
         game.close()
@@ -159,7 +160,7 @@ def _play(results: Results, env: str, notes: list[str]) -> tuple[Trajectory, str
     return longest, player if longest.complete else f"{player}, cut after {STEPS:,} steps"
 
 
-def _lenses(cell: Cell, env: Env, first: bool) -> list[_Lens]:
+def _lenses(cell: CellResult, env: Env, first: bool) -> list[_Lens]:
     """Return what sees: the cell's encoder, or the networks of its end-to-end agents."""
     if cell.settings.get("kind") == "dqn":
         game, agent, seeds, _ = load_agent(cell.run, 1)
@@ -187,7 +188,7 @@ def _embed(method: str, encoder: str, features: NDArray[np.float32], scaling: Sc
     return Embedding(method, encoder, plane.points / (furthest or 1.0), plane.stress)
 
 
-def _measure(along: NDArray[np.float32], wide: NDArray[np.float32], states: States) -> _Measured:
+def _measure(along: NDArray[np.float32], wide: NDArray[np.float32], states: ProbeStates) -> _Measured:
     """Measure features along a trajectory and over a random policy's states."""
     variables = state_variables(states.observations)
     probe = None

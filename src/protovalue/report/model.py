@@ -13,7 +13,7 @@ from protovalue.report.results import Results
 
 __all__ = [
     "STATISTICS", "STATISTIC_TITLES", "Aggregate", "Cost", "Embedding", "Estimate", "FeatureNumbers", "Gallery",
-    "GameScore", "Picture", "Report", "Spread", "Table",
+    "GameScore", "Picture", "Report", "Spread", "TableFiles",
 ]  # fmt: skip
 
 Array = NDArray[np.float64]
@@ -35,8 +35,6 @@ class GameScore:
     """Agents on each encoder; 1 end to end."""
     episodes: int
     """Evaluation episodes of each agent."""
-    best: bool
-    """Whether no other method has a higher mean in this environment, those in `Report.references` apart."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +80,8 @@ class FeatureNumbers:
 class Picture:
     """A figure in its two files."""
 
+    section: str
+    """Which figure it is, by the name of its entry: that decides its place on the page."""
     name: str
     """Name of the files, such as "aggregates"."""
     title: str
@@ -94,7 +94,7 @@ class Picture:
 
 
 @dataclass(frozen=True)
-class Table:
+class TableFiles:
     """A table in its three files."""
 
     name: str
@@ -148,17 +148,18 @@ class Report:
     """All that a report says; `report.page.write_page(report, path)` makes the page of it."""
 
     results: Results
+    draws: int
+    """Draws of the bootstrap."""
     colours: Mapping[str, str]
     """The colour of each method, as #rrggbb, the same in every figure."""
     scale: str
     """What a normalised score is, in one sentence; empty where scores are not normalised."""
     per_game: tuple[GameScore, ...]
+    scores: Mapping[str, Mapping[str, Array]]
+    """Normalised scores (P, S) by method and environment, of the environments that all methods share."""
     aggregates: tuple[Aggregate, ...]
-    """Empty where scores are not normalised."""
+    """Of these scores; empty where scores are not normalised."""
     features: tuple[FeatureNumbers, ...]
-    pictures: tuple[Picture, ...]
-    """In the order of the page: aggregates, profile, scaling, ablations, games, curves, MDS."""
-    tables: tuple[Table, ...]
     galleries: tuple[Gallery, ...]
     notes: tuple[str, ...]
     """What a reader must know: environments left out, settings that differ, runs without encoder."""
@@ -173,3 +174,6 @@ class Report:
     """Methods that saw the reward before the agents did, which do not compete: end-to-end DQN, reward pretraining."""
     details: Mapping[str, Any] = field(default_factory=dict)
     """Versions and settings of the statistics: package version, bootstrap draws, seed."""
+    pictures: tuple[Picture, ...] = ()
+    """In the order of the page."""
+    tables: tuple[TableFiles, ...] = ()

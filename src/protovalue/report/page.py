@@ -3,7 +3,6 @@
 import base64
 import hashlib
 import json
-import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,28 +12,18 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from protovalue.files import write_atomic
+from protovalue.report import tables
+from protovalue.report.cells import CellResult
 from protovalue.report.explorer import Explorer, explorer, time_colours
-from protovalue.report.model import STATISTIC_TITLES, STATISTICS, Estimate, GameScore, Picture, Report, Spread
-from protovalue.report.results import Cell
-from protovalue.report.wording import MINUS, duration, headline, interval, number, plural
+from protovalue.report.model import Picture, Report
+from protovalue.report.numbers import duration, plural, short
+from protovalue.report.wording import headline
 
 LIMIT = 10_000_000  # bytes of a page
 SHARP = 400_000  # bytes up to which a figure is worth having as SVG
-# Which figures a section shows, by how their names begin; the rest follow at the end.
+# The figures that have a place in a section of the page; the rest follow at the end.
 SECTIONS = ("aggregates", "profile", "scaling", "ablations", "games", "curves", "mds")
 SCRIPT, STYLE, PAGE = "page.js", "page.css", "page.html.j2"
-
-
-@dataclass(frozen=True)
-class Number:
-    """A number of a table, as text and as it is."""
-
-    text: str
-    interval: str = ""
-    value: float | None = None
-    """What the column is sorted by; None sorts last."""
-    best: bool = False
-    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -54,7 +43,7 @@ def write_page(report: Report, path: Path) -> Path:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"number": number, "duration": duration, "interval": interval}
+    environment.filters |= {"number": short, "duration": duration}
     script, style = (environment.get_template(name).render() for name in (SCRIPT, STYLE))
     template = environment.get_template(PAGE)
     facts = _facts(report, path.parent) | {"script": script, "style": style, "script_hash": _hash(script)}
@@ -84,18 +73,15 @@ def _facts(report: Report, folder: Path) -> dict[str, object]:
         "headline": headline(report),
         "counts": _counts(report),
         "colours": {name: _colour(report.colours.get(name)) for name in results.methods},
-        "statistics": [STATISTIC_TITLES[name] for name in STATISTICS],
-        "aggregates": _aggregate_rows(report),
-        "improvements": {name: _number(estimate) for name, estimate in report.improvements.items()},
-        "games": _game_table(report),
-        "features": _feature_rows(report),
+        **{entry.name: entry.for_page(report) for entry in tables.ON_PAGE},
+        "methods": list(tables.methods_of(report)),
         "cells": _cells_by_env(results.cells),
         "shared": _shared_settings(results.cells),
         "differing": _differing_settings(results.cells, results.methods),
         "time_by_method": _time_by_method(results.cells, results.methods),
         "untimed": _untimed(report),
         "total_seconds": sum(cost.seconds for cost in report.costs),
-        "tables": _links(report, folder),
+        "files": _links(report, folder),
         "notes": tuple(dict.fromkeys((*report.notes, *results.notes))),
         "versions": _flat(report.details),
         "ramp": ", ".join(time_colours(9)),
@@ -126,105 +112,8 @@ def _counts(report: Report) -> list[tuple[str, str]]:
     return [(name, value) for name, value in counts if value]
 
 
-def _number(estimate: Estimate, best: bool = False, note: str = "") -> Number:
-    value = estimate.point if math.isfinite(estimate.point) else None
-    return Number(number(estimate.point), interval(estimate), value, best, note)
-
-
-def _aggregate_rows(report: Report) -> list[dict[str, object]]:
-    """One row per method; the best of several that compete is marked in each column."""
-    competing = [row for row in report.aggregates if row.method not in report.references]
-    competing = competing if len(competing) > 1 else []
-    best = {}
-    for name in STATISTICS:
-        points = [row.statistics[name].point for row in competing]
-        best[name] = (min if name == "optimality_gap" else max)(points) if points else math.nan
-    return [
-        {
-            "method": row.method,
-            "runs": _runs(row.envs, row.encoders, row.agents),
-            "numbers": [
-                _number(row.statistics[name], row in competing and row.statistics[name].point == best[name])
-                for name in STATISTICS
-            ],
-        }
-        for row in report.aggregates
-    ]
-
-
-def _runs(envs: int, encoders: int, agents: int) -> str:
-    what = [plural(encoders, "run")] if agents == 1 else [plural(encoders, "encoder"), plural(agents, "agent")]
-    return " \N{MULTIPLICATION SIGN} ".join([plural(envs, "game"), *what])
-
-
-def _game_table(report: Report) -> dict[str, Any]:
-    """Rows are environments, columns methods and, beside them, what the paper printed."""
-    scores = {(score.env, score.method): score for score in report.per_game}
-    methods = [name for name in report.results.methods if any(score.method == name for score in report.per_game)]
-    envs = list(dict.fromkeys([*report.results.envs, *(score.env for score in report.per_game)]))
-    printed = list(dict.fromkeys(name for env in envs for name in report.paper.get(env, {})))
-    most = {name: max(score.encoders for score in report.per_game if score.method == name) for name in methods}
-    rows = [
-        {
-            "env": env,
-            "returns": [_return(scores.get((env, name)), most[name]) for name in methods],
-            "normalised": [_normalised(scores.get((env, name)), most[name]) for name in methods],
-            "paper": [_printed(report.paper.get(env, {}).get(name)) for name in printed],
-        }
-        for env in envs
-    ]
-    return {
-        "methods": methods,
-        "printed": printed,
-        "rows": rows,
-        "has_normalised": any(score.normalised is not None for score in report.per_game),
-    }
-
-
-def _return(score: GameScore | None, most: int) -> Number:
-    if score is None:
-        return Number("no result")
-    return _number(score.mean, score.best, _fewer(score, most))
-
-
-def _normalised(score: GameScore | None, most: int) -> Number:
-    if score is None or score.normalised is None:
-        return Number("no result" if score is None else "no scale")
-    return _number(score.normalised, score.best, _fewer(score, most))
-
-
-def _fewer(score: GameScore, most: int) -> str:
-    """Say that a number stands on fewer runs than others of its column."""
-    return plural(score.encoders, "run") if score.encoders < most else ""
-
-
-def _printed(value: float | None) -> Number:
-    return Number("") if value is None else Number(f"{value:,.1f}".replace("-", MINUS), "", value)
-
-
-def _feature_rows(report: Report) -> list[dict[str, object]]:
-    return [
-        {
-            "env": row.env,
-            "method": row.method,
-            "encoders": row.encoders,
-            "num_features": row.num_features,
-            "numbers": [_spread(row.effective_rank), _spread(row.smoothness), _spread(row.probe)],
-        }
-        for row in report.features
-    ]
-
-
-def _spread(spread: Spread | None) -> Number:
-    if spread is None or not math.isfinite(spread.mean):
-        return Number("")
-    ranged = spread.low != spread.high and math.isfinite(spread.low) and math.isfinite(spread.high)
-    low, high = (number(value, spread.mean) for value in (spread.low, spread.high))
-    return Number(number(spread.mean), f"{low} to {high}" if ranged else "", spread.mean)
-
-
-def _cells_by_env(cells: Iterable[Cell]) -> dict[str, list[Cell]]:
-    grouped: dict[str, list[Cell]] = {}
+def _cells_by_env(cells: Iterable[CellResult]) -> dict[str, list[CellResult]]:
+    grouped: dict[str, list[CellResult]] = {}
     for cell in cells:
         grouped.setdefault(cell.env, []).append(cell)
     return grouped
@@ -234,26 +123,26 @@ def _setting(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
-def _values(cells: Iterable[Cell], name: str) -> str:
+def _values(cells: Iterable[CellResult], name: str) -> str:
     """All values that a setting takes in these cells."""
     found = dict.fromkeys(_setting(cell.settings[name]) for cell in cells if name in cell.settings)
     return " / ".join(found)
 
 
-def _setting_names(cells: Iterable[Cell]) -> list[str]:
+def _setting_names(cells: Iterable[CellResult]) -> list[str]:
     return sorted({name for cell in cells for name in cell.settings} - {"kind"})
 
 
-def _is_shared(cells: Sequence[Cell], name: str) -> bool:
+def _is_shared(cells: Sequence[CellResult], name: str) -> bool:
     return all(name in cell.settings for cell in cells) and " / " not in _values(cells, name)
 
 
-def _shared_settings(cells: Sequence[Cell]) -> list[tuple[str, str]]:
+def _shared_settings(cells: Sequence[CellResult]) -> list[tuple[str, str]]:
     """What holds for all cells."""
     return [(name, _values(cells, name)) for name in _setting_names(cells) if _is_shared(cells, name)]
 
 
-def _differing_settings(cells: Sequence[Cell], methods: Sequence[str]) -> dict[str, Any]:
+def _differing_settings(cells: Sequence[CellResult], methods: Sequence[str]) -> dict[str, Any]:
     """What does not hold for all cells, by method."""
     names = [name for name in _setting_names(cells) if not _is_shared(cells, name)]
     own = {method: [cell for cell in cells if cell.method == method] for method in methods}
@@ -270,7 +159,7 @@ def _untimed(report: Report) -> str:
     return " and ".join(parts)
 
 
-def _time_by_method(cells: Sequence[Cell], methods: Sequence[str]) -> list[tuple[str, int, float]]:
+def _time_by_method(cells: Sequence[CellResult], methods: Sequence[str]) -> list[tuple[str, int, float]]:
     """Method, number of its cells whose time is known, and their time together."""
     known = {
         name: [cell.seconds for cell in cells if cell.method == name and cell.seconds is not None] for name in methods
@@ -302,7 +191,7 @@ def _flat(fields: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
 
 
 def _section(picture: Picture) -> str:
-    return next((name for name in SECTIONS if picture.name.startswith(name.rstrip("s"))), "other")
+    return picture.section if picture.section in SECTIONS else "other"
 
 
 def _by_section(figures: Sequence[Shown]) -> dict[str, list[Shown]]:

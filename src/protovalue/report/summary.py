@@ -17,8 +17,11 @@ from protovalue.evaluate.aggregate import (
     mean_interval,
     profile_with_interval,
 )
+from protovalue.randomness import numpy_generator
+from protovalue.report.cells import CellResult
 from protovalue.report.model import STATISTIC_TITLES, Aggregate, GameScore
-from protovalue.report.results import Cell, Results
+from protovalue.report.numbers import short
+from protovalue.report.results import Results
 
 Array = NDArray[np.float64]
 SEED = 0  # of the bootstrap: the same runs give the same report
@@ -98,8 +101,8 @@ def _dqn_scale(results: Results) -> Scale:
             notes.append(f"{env} is left out of the aggregates: it has no finished end-to-end DQN")
         elif not dqn.mean() > low:
             notes.append(
-                f"{env} is left out of the aggregates: DQN's mean return, {dqn.mean():.3g}, is not above that of "
-                f"random actions, {low:.3g}"
+                f"{env} is left out of the aggregates: DQN's mean return, {short(dqn.mean())}, is not above that of "
+                f"random actions, {short(low)}"
             )
         else:
             yardsticks[env] = (low, float(dqn.mean()))
@@ -124,17 +127,11 @@ def _mean_of(agents: Sequence[int]) -> str:
 
 
 def per_game(results: Results, scale: Scale) -> tuple[GameScore, ...]:
-    """Return the mean and Student's interval over encoders of every method in every environment.
-
-    The best is the best of several that compete: a lone method is not.
-    """
-    table, apart = results.scores(), references(results)
+    """Return the mean and Student's interval over encoders of every method in every environment."""
     found = []
+    table = results.scores()
     for env in results.envs:
-        means = {method: float(games[env].mean()) for method, games in table.items() if env in games}
-        rivals = {method: mean for method, mean in means.items() if method not in apart}
-        best = max(rivals.values(), default=float("nan"))
-        for method in means:
+        for method in (name for name, games in table.items() if env in games):
             values = table[method][env]
             normal = mean_interval(scale.apply(env, values)) if env in scale.yardsticks else None
             found.append(
@@ -146,7 +143,6 @@ def per_game(results: Results, scale: Scale) -> tuple[GameScore, ...]:
                     encoders=values.shape[0],
                     agents=values.shape[1],
                     episodes=min(cell.episodes for cell in results.of(method, env)),
-                    best=len(rivals) > 1 and method in rivals and means[method] == best,
                 )
             )
     return tuple(found)
@@ -179,7 +175,7 @@ def over_games(scores: Mapping[str, Mapping[str, Array]], draws: int) -> tuple[A
     """Return the aggregates of every method, each with a generator of its own: adding a method changes no other."""
     rows = []
     for method, games in scores.items():
-        found = aggregates(games, np.random.default_rng(SEED), draws)
+        found = aggregates(games, numpy_generator(SEED), draws)
         encoders, agents = (min(array.shape[axis] for array in games.values()) for axis in (0, 1))
         rows.append(Aggregate(method, len(games), encoders, agents, found))
     return tuple(rows)
@@ -194,19 +190,18 @@ def profiles(scores: Mapping[str, Mapping[str, Array]], draws: int) -> dict[str,
     low = min(0.0, float(np.quantile(everything, 0.02)))
     high = max(1.0, min(float(np.quantile(everything, 0.98)), 4.0))
     taus = np.linspace(low, 1.05 * high, 121)
-    return {m: profile_with_interval(games, taus, np.random.default_rng(SEED), draws) for m, games in scores.items()}
+    return {m: profile_with_interval(games, taus, numpy_generator(SEED), draws) for m, games in scores.items()}
 
 
 def improvements(scores: Mapping[str, Mapping[str, Array]], draws: int) -> dict[str, Estimate]:
     """Return the probability that a run of the first method scores higher than one of each other, by that method."""
     first, *others = scores or ("",)
     return {
-        other: improvement_with_interval(scores[first], scores[other], np.random.default_rng(SEED), draws)
-        for other in others
+        other: improvement_with_interval(scores[first], scores[other], numpy_generator(SEED), draws) for other in others
     }
 
 
-def training_curve(cells: Sequence[Cell], points: int, separate: bool = False) -> TrainingCurve | None:
+def training_curve(cells: Sequence[CellResult], points: int, separate: bool = False) -> TrainingCurve | None:
     """Average the training curves of cells: over time into `points` parts, over agents, then over encoders.
 
     Args:
@@ -319,11 +314,11 @@ def ablations(
     }
 
 
-def _is_random(cell: Cell) -> bool:
+def _is_random(cell: CellResult) -> bool:
     return cell.settings.get("method") == "random"
 
 
-def _network(cell: Cell) -> tuple[object, int]:
+def _network(cell: CellResult) -> tuple[object, int]:
     return cell.settings.get("encoder.architecture"), cell.width
 
 

@@ -1,318 +1,263 @@
-"""Results as tables in the paper's layout, best in bold, next to the paper's numbers: Markdown, CSV and LaTeX."""
+"""The tables of a report: an entry for each, and in it an entry for each column; files and page render from them."""
 
-import csv as csv_module
-import io
-import re
-import textwrap
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from protovalue.evaluate.aggregate import LESS_IS_BETTER, STATISTIC_TITLES, STATISTICS, Estimate, mean_interval
-from protovalue.evaluate.scores import PAPER_REFERENCES, PAPER_TITLES, paper_results, paper_title
-from protovalue.files import write_atomic
-
-Scores = Mapping[str, Mapping[str, NDArray[np.float64]]]
-"""Evaluation returns (P, S) of P encoders with S agents each, by method and environment."""
+from protovalue.evaluate.aggregate import LESS_IS_BETTER, STATISTIC_TITLES, STATISTICS, Estimate
+from protovalue.evaluate.scores import PAPER_REFERENCES, PAPER_TITLES, paper_title
+from protovalue.report.best import best
+from protovalue.report.model import Aggregate, FeatureNumbers, GameScore, Report
+from protovalue.report.numbers import MINUS, NONE, SCORE_DIGITS, TIMES, fixed, plural, return_digits
+from protovalue.report.table import Column, Number, TableEntry, shown
 
 PAPER_NOTE = (
     "The paper's numbers stand on one encoder and three agents; its bold leaves out DQN, whose numbers are means "
     "over the whole of training, and Environment Reward."
 )
-NONE = "\N{EN DASH}"
-TIMES = "\N{MULTIPLICATION SIGN}"
+Runs = tuple[int, int]
+"""Encoders, and agents on each."""
 
 
-@dataclass(frozen=True)
-class Cell:
-    """A number with its 95% interval and what it stands on, or a text alone."""
-
-    text: str
-    """What a reader sees, without markup."""
-    value: float | None = None
-    low: float | None = None
-    high: float | None = None
-    encoders: int | None = None
-    agents: int | None = None
-    """Agents on each encoder."""
-    is_best: bool = False
-    """Whether it is the best of those in its row (per game) or column (aggregates) that compete; shown in bold."""
+def methods_of(report: Report) -> dict[str, dict[str, GameScore]]:
+    """Return the scores of every method that has some, by environment."""
+    found: dict[str, dict[str, GameScore]] = {method: {} for method in report.results.methods}
+    for score in report.per_game:
+        found.setdefault(score.method, {})[score.env] = score
+    return {method: games for method, games in found.items() if games}
 
 
-@dataclass(frozen=True)
-class Table:
-    """A table; the first column holds the names of the rows."""
-
-    title: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[Cell, ...], ...]
-    note: str = ""
+def _envs(report: Report) -> list[str]:
+    return list(dict.fromkeys([*report.results.envs, *(score.env for score in report.per_game)]))
 
 
-def per_game(
-    scores: Scores,
-    references: Collection[str] = (),
-    title: str = "Mean evaluation return per game",
-    digits: int | None = None,
-) -> Table:
-    """Make the per-game table: a row for each environment, a column for each method, then the paper's of the same name.
-
-    Args:
-        scores: Evaluation returns (P, S) by method and environment; a method may lack environments.
-        references: Methods that are shown but set apart, as the paper does with DQN: the best of the others is bold.
-        title: Title of the table.
-        digits: Decimals; by default 1 for Atari, as in the paper, and 2 for others.
-    """
-    envs = list(dict.fromkeys(env for games in scores.values() for env in games))
-    if digits is None:
-        digits = 1 if all(env.startswith("atari/") for env in envs) else 2
-    printed = {env: paper_results(env) for env in envs}
-    titles = {paper_title(method) for method in scores}
-    paper = [name for name in PAPER_TITLES.values() if name in titles and any(name in row for row in printed.values())]
-    usual = {method: _usual_runs(games) for method, games in scores.items()}
-    rows = []
-    for env, label in zip(envs, _labels(envs), strict=True):
-        ours = {
-            method: _measured(games[env], digits, usual[method]) if env in games else Cell(NONE)
-            for method, games in scores.items()
-        }
-        theirs = {name: Cell(number(value, digits), value) for name, value in printed[env].items()}
-        ours = _mark_best(ours, references)
-        theirs = _mark_best(theirs, [PAPER_TITLES[method] for method in PAPER_REFERENCES])
-        rows.append((Cell(label), *ours.values(), *(theirs.get(name, Cell(NONE)) for name in paper)))
-    columns = ("Game", *scores, *(f"{name}, paper" for name in paper))
-    return Table(title, columns, tuple(rows), _per_game_note(scores, references, bool(paper)))
-
-
-def aggregates(
-    estimates: Mapping[str, Mapping[str, Estimate]],
-    references: Collection[str] = (),
-    title: str = "Normalised scores over games",
-    note: str = "",
-    digits: int = 3,
-) -> Table:
-    """Make the table of aggregates: a row for each method, a column for each statistic.
-
-    Args:
-        estimates: What `evaluate.aggregate.aggregates` returns, by method.
-        references: Methods that are shown but set apart: the best of the others is bold.
-        title: Title of the table.
-        note: What the numbers stand on; `runs_text` helps.
-        digits: Decimals.
-    """
-    columns = []
-    for name in STATISTICS:
-        cells = {method: _cell(found[name], digits) for method, found in estimates.items()}
-        columns.append(_mark_best(cells, references, less_is_better=name in LESS_IS_BETTER))
-    rows = tuple((Cell(method), *(column[method] for column in columns)) for method in estimates)
-    return Table(title, ("Method", *(STATISTIC_TITLES[name] for name in STATISTICS)), rows, note)
-
-
-def improvement(method: str, over: Mapping[str, Estimate], games: str) -> Table:
-    """Make the table of the probability that a run of `method` scores higher than one of each other method."""
-    rows = tuple((Cell(other), _cell(estimate, 3)) for other, estimate in over.items())
-    note = (
-        f"Probability that a run of {method} scores higher than one of the other method in the same game, ties "
-        f"counting half; mean over {games}. 0.5 is no difference. 95% intervals by a bootstrap of encoders, and agents "
-        "within them."
-    )
-    return Table("Probability of improvement", ("Method", f"{method} is better"), rows, note)
-
-
-def runs_text(scores: Scores) -> str:
-    """Say how many runs scores stand on: "encoders × agents on each: PVN (RNI) 3 × 3, DQN 5 × 1"."""
-    found = {method: _runs_of(games) for method, games in scores.items() if games}
-    kind = f"encoders {TIMES} agents on each (an agent trained end to end is its own encoder)"
-    if len(set(found.values())) == 1:
-        return f"{kind}: {next(iter(found.values()))}"
-    return f"{kind}: " + ", ".join(f"{method} {runs}" for method, runs in found.items())
-
-
-def number(value: float, digits: int) -> str:
-    """Write a number as in the paper: 1,042.8; never -0.0."""
-    text = f"{value:,.{digits}f}"
-    return text.lstrip("-") if not text.strip("-0.,") else text
-
-
-def markdown(table: Table) -> str:
-    """Write a table as GitHub's Markdown."""
-
-    def shown(cell: Cell) -> str:
-        text = _escape_markdown(cell.text)
-        return f"**{text}**" if cell.is_best else text
-
-    lines = [_row_of(map(_escape_markdown, table.columns)), _row_of([":---", *["---:"] * (len(table.columns) - 1)])]
-    lines += [_row_of(map(shown, row)) for row in table.rows]
-    parts = [f"**{_escape_markdown(table.title)}**", "\n".join(lines)]
-    if table.note:
-        parts.append(_escape_markdown(table.note))
-    return "\n\n".join(parts) + "\n"
-
-
-def csv(table: Table) -> str:
-    """Write a table as CSV, numbers in full; intervals and numbers of runs have columns of their own."""
-    details = [
-        [
-            name
-            for name in ("low", "high", "encoders", "agents")
-            if any(getattr(row[i], name) is not None for row in table.rows)
-        ]
-        for i in range(len(table.columns))
+def _game_columns(report: Report) -> list[Column[str]]:
+    """A column for each method, then the paper's; files have those of the paper that are called as one of ours."""
+    digits = return_digits(score.env for score in report.per_game)
+    columns = [
+        Column(
+            method,
+            _score_of(games, lambda score: score.mean, digits),
+            digits,
+            best="highest",
+            apart=method in report.references,
+        )
+        for method, games in methods_of(report).items()
     ]
-    header = [
-        [column, *(f"{column}, {name}" for name in names)] for column, names in zip(table.columns, details, strict=True)
+    ours = {paper_title(column.title) for column in columns}
+    names = dict.fromkeys(name for env in _envs(report) for name in report.paper.get(env, {}))
+    return columns + [
+        Column(
+            f"{name}, paper",
+            _printed(report, name, digits),
+            on_page=f"paper: {name}",
+            kind="printed",
+            in_files=name in ours,
+        )
+        for name in names
     ]
-    out = io.StringIO()
-    writer = csv_module.writer(out, lineterminator="\n")
-    writer.writerow([name for names in header for name in names])
-    for row in table.rows:
-        fields: list[str | float | None] = [row[0].text]
-        for cell, names in zip(row[1:], details[1:], strict=True):
-            fields += [cell.value, *(getattr(cell, name) for name in names)]
-        writer.writerow(fields)
-    return out.getvalue()
 
 
-def latex(table: Table) -> str:
-    """Write a table as LaTeX, for a document that loads booktabs."""
-
-    def shown(cell: Cell) -> str:
-        text = _escape_latex(cell.text)
-        return rf"\textbf{{{text}}}" if cell.is_best else text
-
-    def line(texts: Iterable[str]) -> str:
-        text = " & ".join(texts)
-        return ("{}" if text.startswith(("[", "*")) else "") + text + r" \\"  # else they belong to the \\ before
-
-    lines = [
-        r"\begin{table}",
-        r"\centering",
-        rf"\caption{{{_escape_latex(table.title)}}}",
-        rf"\begin{{tabular}}{{l{'r' * (len(table.columns) - 1)}}}",
-        r"\toprule",
-        line(map(_escape_latex, table.columns)),
-        r"\midrule",
-        *(line(map(shown, row)) for row in table.rows),
-        r"\bottomrule",
-        r"\end{tabular}",
+def _normalised_columns(report: Report) -> list[Column[str]]:
+    return [
+        Column(
+            method,
+            _score_of(games, lambda score: score.normalised, SCORE_DIGITS),
+            best="highest",
+            apart=method in report.references,
+        )
+        for method, games in methods_of(report).items()
     ]
-    if table.note:
-        lines.append(rf"\par\smallskip{{\footnotesize {_escape_latex(table.note)}\par}}")
-    return "\n".join([*lines, r"\end{table}"]) + "\n"
 
 
-def plain(table: Table) -> str:
-    """Write a table for a terminal: aligned columns, the best with a star."""
-    grid = [table.columns, *(tuple(cell.text + ("*" if cell.is_best else " ") for cell in row) for row in table.rows)]
-    widths = [max(len(text.rstrip()) for text in column) for column in zip(*grid, strict=True)]
-    lines = [table.title, ""]
-    for row in grid:
-        first, *others = (text.rstrip() for text in row)
-        starred = (text + ("" if text.endswith("*") else " ") for text in others)
-        cells = (text.rjust(width + 1) for text, width in zip(starred, widths[1:], strict=True))
-        lines.append("  ".join([first.ljust(widths[0]), *cells]).rstrip())
-    if table.note:
-        lines += ["", *(textwrap.fill(part, 100) for part in table.note.split("\n"))]
-    return "\n".join(lines) + "\n"
+def _score_of(
+    games: Mapping[str, GameScore], measured: Callable[[GameScore], Estimate | None], digits: int
+) -> Callable[[str], Number]:
+    """Return the score of a method by environment; it says where it stands on other runs than usual."""
+    usual, most = _usual_runs(games.values()), max(score.encoders for score in games.values())
+
+    def value(env: str) -> Number:
+        score = games.get(env)
+        estimate = measured(score) if score else None
+        if score is None or estimate is None:
+            return Number(NONE, short="no result" if score is None else "no scale")
+        number, runs = shown(estimate, digits), (score.encoders, score.agents)
+        return replace(
+            number,
+            text=number.text if usual == runs else f"{number.text} ({_product(*runs)})",
+            encoders=score.encoders,
+            agents=score.agents,
+            note=plural(score.encoders, "run") if score.encoders < most else "",
+        )
+
+    return value
 
 
-def write_table(table: Table, folder: Path, name: str) -> dict[str, Path]:
-    """Write a table in its three formats; return the files by ending: md, csv and tex."""
-    paths = {}
-    for ending, render in (("md", markdown), ("csv", csv), ("tex", latex)):
-        paths[ending] = folder / f"{name}.{ending}"
-        write_atomic(paths[ending], render(table).encode())
-    return paths
+def _printed(report: Report, name: str, digits: int) -> Callable[[str], Number]:
+    """Return what the paper printed for a method by environment, with its bold; on the page as it was printed."""
+
+    def value(env: str) -> Number:
+        printed = report.paper.get(env, {})
+        if name not in printed:
+            return Number(NONE)
+        number, as_printed = printed[name], fixed(printed[name], 1).replace("-", MINUS)
+        first = name in best(printed, [PAPER_TITLES[method] for method in PAPER_REFERENCES])
+        return Number(fixed(number, digits), number, is_best=first, short=as_printed)
+
+    return value
 
 
-def _cell(estimate: Estimate, digits: int) -> Cell:
-    text = number(estimate.point, digits)
-    if not estimate.has_interval:
-        return Cell(text, estimate.point)
-    text += f" [{number(estimate.low, digits)}, {number(estimate.high, digits)}]"
-    return Cell(text, estimate.point, estimate.low, estimate.high)
+def _game_name(report: Report, env: str) -> str:
+    """Name a game, without the family where all have the same one."""
+    families = {score.env.partition("/")[0] for score in report.per_game}
+    return env.partition("/")[2] or env if len(families) == 1 else env
 
 
-def _measured(array: NDArray[np.float64], digits: int, usual: tuple[int, int]) -> Cell:
-    """The cell of one environment; it says its number of runs where that is not the method's usual one."""
-    cell, (P, S) = _cell(mean_interval(array), digits), array.shape
-    text = cell.text if usual == (P, S) else f"{cell.text} ({P} {TIMES} {S})"
-    return replace(cell, text=text, encoders=P, agents=S)
-
-
-def _mark_best(cells: dict[str, Cell], apart: Collection[str], less_is_better: bool = False) -> dict[str, Cell]:
-    """Mark the best of the cells that compete, all of them if they are equal; one alone is not marked."""
-    rivals = [cell.value for name, cell in cells.items() if name not in apart and cell.value is not None]
-    if len(rivals) < 2:
-        return cells
-    best = min(rivals) if less_is_better else max(rivals)
-    return {name: replace(cell, is_best=name not in apart and cell.value == best) for name, cell in cells.items()}
-
-
-def _labels(envs: Sequence[str]) -> list[str]:
-    """Names of games, without the family where all have the same one."""
-    families = {env.partition("/")[0] for env in envs}
-    return [env.partition("/")[2] or env if len(families) == 1 else env for env in envs]
-
-
-def _shapes(games: Mapping[str, NDArray[np.float64]]) -> Counter[tuple[int, int]]:
-    return Counter((array.shape[0], array.shape[1]) for array in games.values())
-
-
-def _usual_runs(games: Mapping[str, NDArray[np.float64]]) -> tuple[int, int]:
-    return _shapes(games).most_common(1)[0][0] if games else (0, 0)
-
-
-def _runs_of(games: Mapping[str, NDArray[np.float64]]) -> str:
-    """How many encoders and agents, as "3 × 3", or "2 to 3 × 3" where environments differ."""
-
-    def span(values: Iterable[int]) -> str:
-        found = sorted(set(values))
-        return str(found[0]) if len(found) == 1 else f"{found[0]} to {found[-1]}"
-
-    shapes = _shapes(games)
-    return f"{span(P for P, _ in shapes)} {TIMES} {span(S for _, S in shapes)}"
-
-
-def _per_game_note(scores: Scores, references: Collection[str], paper: bool) -> str:
-    shapes = [shape for games in scores.values() for shape in _shapes(games)]
-    parts = [f"Mean over runs, {runs_text(scores)}."]
-    if any(P >= 2 for P, _ in shapes):
+def _game_note(report: Report) -> str:
+    runs = _runs(report)
+    parts = [f"Mean over runs, {runs_text(runs)}."]
+    encoders = {found[0] for own in runs.values() for found in own}
+    if any(count >= 2 for count in encoders):
         parts.append("In brackets the 95% interval of Student's t over encoders.")
-    if any(P == 1 for P, _ in shapes):
+    if 1 in encoders:
         parts.append("One encoder alone gives no interval.")
-    apart = " and ".join(method for method in scores if method in references)
+    apart = " and ".join(method for method in runs if method in report.references)
     parts.append(f"Bold: the best, apart from {apart}." if apart else "Bold: the best.")
-    if paper:
+    if any(column.kind == "printed" and column.in_files for column in _game_columns(report)):
         parts.append(PAPER_NOTE)
     return " ".join(parts)
 
 
-def _row_of(texts: Iterable[str]) -> str:
-    return f"| {' | '.join(texts)} |"
+def _runs(report: Report) -> dict[str, list[Runs]]:
+    return {
+        method: [(score.encoders, score.agents) for score in games.values()]
+        for method, games in methods_of(report).items()
+    }
 
 
-def _escape_markdown(text: str) -> str:
-    return re.sub(r"([\\`*_|<&~]|(?<=])\()", r"\\\1", text).replace("\n", " ")
+def runs_text(runs: Mapping[str, Sequence[Runs]]) -> str:
+    """Say how many runs scores stand on: "encoders × agents on each: PVN (RNI) 3 × 3, DQN 5 × 1"."""
+    found = {method: _product(_span(P for P, _ in own), _span(S for _, S in own)) for method, own in runs.items()}
+    kind = f"encoders {TIMES} agents on each (an agent trained end to end is its own encoder)"
+    if len(set(found.values())) == 1:
+        return f"{kind}: {next(iter(found.values()))}"
+    return f"{kind}: " + ", ".join(f"{method} {text}" for method, text in found.items())
 
 
-def _escape_latex(text: str) -> str:
-    return "".join(_LATEX.get(letter, letter) for letter in text)
+def _span(values: Iterable[int]) -> str:
+    """Write whole numbers as "3", or "2 to 3" where they differ."""
+    found = sorted(set(values))
+    return str(found[0]) if len(found) == 1 else f"{found[0]} to {found[-1]}"
 
 
-_LATEX = {
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "|": r"\textbar{}",
-    TIMES: r"$\times$",
-    NONE: "--",
-    "\n": " ",
-    **{letter: f"\\{letter}" for letter in "&%$#_{}"},
-}
+def _product(encoders: object, agents: object) -> str:
+    return f"{encoders} {TIMES} {agents}"
+
+
+def _usual_runs(scores: Iterable[GameScore]) -> Runs:
+    return Counter((score.encoders, score.agents) for score in scores).most_common(1)[0][0]
+
+
+GAMES: TableEntry[str] = TableEntry(
+    name="games",
+    title="Mean evaluation return per game",
+    head="Game",
+    rows=_envs,
+    row_name=_game_name,
+    columns=_game_columns,
+    note=_game_note,
+    rivals="columns",
+    in_files=lambda report, env: any(score.env == env for score in report.per_game),
+)
+
+NORMALISED_GAMES: TableEntry[str] = TableEntry(
+    name="normalised",
+    title="Normalised score per game",
+    head="Game",
+    rows=lambda report: _envs(report) if any(score.normalised is not None for score in report.per_game) else [],
+    row_name=_game_name,
+    columns=_normalised_columns,
+    rivals="columns",
+)
+
+
+def _statistic(name: str) -> Column[Aggregate]:
+    return Column(
+        STATISTIC_TITLES[name],
+        lambda row: row.statistics[name],
+        SCORE_DIGITS,
+        best="lowest" if name in LESS_IS_BETTER else "highest",
+    )
+
+
+AGGREGATE_COLUMNS: tuple[Column[Aggregate], ...] = tuple(_statistic(name) for name in STATISTICS)
+
+
+def _aggregate_runs(row: Aggregate) -> str:
+    runs = [plural(row.encoders, "run")]
+    if row.agents > 1:
+        runs = [plural(row.encoders, "encoder"), plural(row.agents, "agent")]
+    return f" {TIMES} ".join([plural(row.envs, "game"), *runs])
+
+
+def games_counted(report: Report) -> str:
+    """Say over how many games the aggregates are."""
+    return plural(report.aggregates[0].envs, "game")
+
+
+AGGREGATES: TableEntry[Aggregate] = TableEntry(
+    name="aggregates",
+    title="Normalised scores over games",
+    head="Method",
+    rows=lambda report: report.aggregates,
+    row_name=lambda report, row: row.method,
+    columns=lambda report: AGGREGATE_COLUMNS,
+    note=lambda report: (
+        f"{report.scale}. {games_counted(report)}; 95% intervals by a bootstrap of encoders, and agents within them."
+    ),
+    stands_on=_aggregate_runs,
+)
+
+IMPROVEMENT: TableEntry[tuple[str, Estimate]] = TableEntry(
+    name="improvement",
+    title="Probability of improvement",
+    head="Method",
+    rows=lambda report: list(report.improvements.items()),
+    row_name=lambda report, row: row[0],
+    columns=lambda report: (
+        Column(f"{report.aggregates[0].method} is better", lambda row: row[1], SCORE_DIGITS, on_page="Probability"),
+    ),
+    note=lambda report: (
+        f"Probability that a run of {report.aggregates[0].method} scores higher than one of the other method in the "
+        f"same game, ties counting half; mean over {games_counted(report)}. 0.5 is no difference. 95% intervals by a "
+        "bootstrap of encoders, and agents within them."
+    ),
+)
+
+FEATURE_COLUMNS: tuple[Column[FeatureNumbers], ...] = (
+    Column("Encoders", lambda row: row.encoders, kind="count"),
+    Column("Features", lambda row: row.num_features, kind="count"),
+    Column("Effective rank", lambda row: row.effective_rank, digits=1),
+    Column("Smoothness", lambda row: row.smoothness),
+    Column("Linear probe R2", lambda row: row.probe, on_page="Probe R\N{SUPERSCRIPT TWO}"),
+)
+
+FEATURES: TableEntry[FeatureNumbers] = TableEntry(
+    name="features",
+    title="What the features are like",
+    head="Game and method",
+    rows=lambda report: report.features,
+    row_name=lambda report, row: f"{row.env}, {row.method}",
+    columns=lambda report: FEATURE_COLUMNS,
+    note=lambda report: (
+        "Mean over encoders, in brackets their range. Effective rank and probe on 1,024 states of a random policy; the "
+        "probe is the held-out R2 of a ridge regression that reads counts and places of objects from the features. "
+        "Smoothness on one episode: distance of consecutive states over that of all pairs; 1 is no smoothness."
+    ),
+)
+
+IN_FILES: tuple[TableEntry[Any], ...] = (GAMES, AGGREGATES, IMPROVEMENT, FEATURES)
+"""The tables that are files, in their order."""
+ON_PAGE: tuple[TableEntry[Any], ...] = (*IN_FILES, NORMALISED_GAMES)
+"""The tables of the page."""

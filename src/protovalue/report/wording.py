@@ -1,49 +1,15 @@
-"""Numbers, times and the headline of a report, in words that claim no more than the runs show."""
+"""The headline of a report, in words that claim no more than the runs show."""
 
-import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
+from protovalue.report.best import competing
 from protovalue.report.model import Aggregate, Estimate, GameScore, Report
+from protovalue.report.numbers import interval, plural, short
 
-MINUS = "\N{MINUS SIGN}"
-NONE = "\N{EN DASH}"
 FEW = 3  # games that a headline tells one by one
 Row = TypeVar("Row", Aggregate, GameScore)
-
-
-def number(value: float, like: float | None = None) -> str:
-    """Write a number with about three digits; `like` takes the decimals of another number."""
-    if not math.isfinite(value):
-        return NONE
-    size = abs(value if like is None or not math.isfinite(like) else like)
-    decimals = 0 if size >= 99.5 else 1 if size >= 9.95 else 2
-    text = f"{value:,.{decimals}f}"
-    return text.replace("-", MINUS) if float(text.replace(",", "")) else text.lstrip("-")
-
-
-def interval(estimate: Estimate) -> str:
-    """Write a 95% interval; empty where one run alone gives none."""
-    if not estimate.has_interval:
-        return ""
-    return f"{number(estimate.low, estimate.point)} to {number(estimate.high, estimate.point)}"
-
-
-def duration(seconds: float) -> str:
-    """Write a time in the two units that matter."""
-    if seconds < 59.5:
-        return f"{seconds:.0f} s" if seconds >= 9.5 else f"{seconds:.1f} s"
-    minutes = round(seconds / 60)
-    if minutes < 60:
-        return f"{minutes} min"
-    hours, rest = divmod(minutes, 60)
-    return f"{hours:,} h {rest} min" if hours < 48 else f"{round(minutes / 60):,} h"
-
-
-def plural(count: int, noun: str) -> str:
-    """Write a number with its noun."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def listed(names: Sequence[str]) -> str:
@@ -69,15 +35,9 @@ def headline(report: Report) -> str:
     return _game_by_game(report, games)
 
 
-def rivals(report: Report, rows: Iterable[Row]) -> list[Row]:
-    """Return the rows of methods that compete: references do not, unless they are alone."""
-    rows = list(rows)
-    return [row for row in rows if row.method not in report.references] or rows
-
-
 def _over_games(report: Report) -> str:
     points = {row.method: row.statistics["iqm"] for row in report.aggregates}
-    row = max(rivals(report, report.aggregates), key=lambda row: points[row.method].point)
+    row = max(competing(report.aggregates, report.references), key=lambda row: points[row.method].point)
     total = len(report.results.envs)
     games = plural(total, "game") if row.envs == total else f"{row.envs} of {plural(total, 'game')}"
     runs = f"{_runs(row)} in each game"
@@ -86,7 +46,7 @@ def _over_games(report: Report) -> str:
 
 def _in_one_game(report: Report, env: str, scores: Sequence[GameScore]) -> str:
     points = {score.method: score.mean for score in scores}
-    score = max(rivals(report, scores), key=lambda score: score.mean.point)
+    score = max(competing(scores, report.references), key=lambda score: score.mean.point)
     return f"In {env}, {_best(report, score.method, points, 'mean return', _runs(score))}"
 
 
@@ -110,7 +70,7 @@ def _runs(row: Row) -> str:
 
 def _with_interval(estimate: Estimate) -> str:
     found = interval(estimate)
-    return f"{number(estimate.point)} (95% interval {found})" if found else f"{number(estimate.point)} (no interval)"
+    return f"{short(estimate.point)} (95% interval {found})" if found else f"{short(estimate.point)} (no interval)"
 
 
 def _overlap(one: Estimate, other: Estimate) -> bool:
@@ -138,7 +98,7 @@ def _game_by_game(report: Report, games: Mapping[str, Sequence[GameScore]]) -> s
     """Count who is best where, and where that is settled."""
     wins, clear = Counter[str](), Counter[str]()
     for scores in games.values():
-        best, *others = sorted(rivals(report, scores), key=lambda score: score.mean.point, reverse=True)
+        best, *others = sorted(competing(scores, report.references), key=lambda score: score.mean.point, reverse=True)
         wins[best.method] += 1
         known = all(score.mean.has_interval for score in (best, *others))
         if others and known and not any(_overlap(best.mean, score.mean) for score in others):

@@ -7,16 +7,17 @@ from pathlib import Path
 
 from protovalue.data.importing import cpu_count
 from protovalue.errors import UserError
-from protovalue.files import FolderLock, read_json, write_json
+from protovalue.files import FolderLock
 from protovalue.interrupt import Stop, stop_on_interrupt
 from protovalue.progress import ProgressBar
 from protovalue.study.config import StudyRunConfig
 from protovalue.study.engine import Engine, LocalProcesses
 from protovalue.study.file import Study, load_study
-from protovalue.study.plan import FORMAT, VERSION, Plan, plan
+from protovalue.study.folder import STUDY, Events, study_fields, write_study
+from protovalue.study.plan import Plan, plan
 from protovalue.study.rates import estimates, filled, known_rates
 from protovalue.study.schedule import Outcome, log_name, makespan, run_stages
-from protovalue.study.state import STUDY, Events, is_done
+from protovalue.study.state import is_done
 from protovalue.study.worker import WORKERS, wait_for_workers
 
 
@@ -33,7 +34,7 @@ def study_run(config: StudyRunConfig, engine: Engine | None = None) -> None:
         )
     with FolderLock(root):
         wait_for_workers(root)
-        write_json(root / STUDY, laid_out.fields(study))
+        write_study(root, laid_out.fields(study))
         done = {stage.id for stage in laid_out.stages if is_done(stage, root)}
         print(f"{root}: {len(laid_out.stages)} stages, {len(done)} of them done", file=sys.stderr)
         outcome, stop = _run(
@@ -51,9 +52,7 @@ def _check_folder(root: Path, name: str) -> None:
         if any(name not in ("lock", WORKERS) and not name.startswith(".new-") for name in names):
             raise UserError(f"{root}: not empty and not a study; choose another folder with --out")
         return
-    found = read_json(root / STUDY)
-    if (found.get("format"), found.get("version")) != (FORMAT, VERSION):
-        raise UserError(f"{root / STUDY}: not a study of format version {VERSION}; choose another folder with --out")
+    found = study_fields(root, instead="; choose another folder with --out")
     if found.get("name") != name:
         raise UserError(
             f"{root}: found the study {found.get('name')!r} there, expected {name!r}; choose another folder with --out"

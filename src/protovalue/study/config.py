@@ -2,15 +2,15 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from tyro.conf import Positional
 
-from protovalue.config import require
+from protovalue.config import COUNT, INPUT, MACHINE, PLACE, Settings
 
 
 @dataclass(frozen=True)
-class StudyRunConfig:
+class StudyRunConfig(Settings):
     """Run a study: everything that its file names and that is not there yet.
 
     Example: pvn study run studies/minatar-main.toml --jobs 2
@@ -18,32 +18,29 @@ class StudyRunConfig:
     The same command continues an interrupted study. docs/studies.md explains study files.
     """
 
-    file: Positional[Path]
+    file: Annotated[Positional[Path], INPUT]
     """The study file (TOML)."""
-    out: Path | None = None
+    out: Annotated[Path | None, PLACE] = None
     """Folder of the study [runs/NAME]."""
-    jobs: int = 1
+    jobs: Annotated[int, MACHINE, COUNT] = 1
     """Stages that run at the same time, each in a process of its own."""
-
-    def __post_init__(self) -> None:
-        require(self.jobs >= 1, "--jobs", self.jobs, "at least 1")
 
 
 @dataclass(frozen=True)
-class StudyStatusConfig:
+class StudyStatusConfig(Settings):
     """Print how far a study is: what is done, running, failed and missing, and the time it took.
 
     Example: pvn study status studies/minatar-main.toml
     """
 
-    file: Positional[Path]
+    file: Annotated[Positional[Path], INPUT]
     """The study file (TOML)."""
-    out: Path | None = None
+    out: Annotated[Path | None, PLACE] = None
     """Folder of the study [runs/NAME]."""
 
 
 @dataclass(frozen=True)
-class StudyPlanConfig:
+class StudyPlanConfig(Settings):
     """Print every stage of a study with its estimated time on this machine, and what all of it costs.
 
     Example: pvn study plan studies/minatar-main.toml --jobs 2
@@ -51,16 +48,13 @@ class StudyPlanConfig:
     Times come from finished stages of the study or from short runs on this machine, which are remembered.
     """
 
-    file: Positional[Path]
+    file: Annotated[Positional[Path], INPUT]
     """The study file (TOML)."""
-    out: Path | None = None
+    out: Annotated[Path | None, PLACE] = None
     """Folder of the study [runs/NAME]."""
-    jobs: int = 1
+    jobs: Annotated[int, MACHINE, COUNT] = 1
     """Stages that will run at the same time."""
-    measure: Literal["auto", "again", "no"] = "auto"
+    measure: Annotated[Literal["auto", "again", "no"], MACHINE] = "auto"
     """Short runs for the rates that are not known yet (auto), for all of them (again), or none."""
-    commands: bool = False
+    commands: Annotated[bool, MACHINE] = False
     """Also print the command of every stage."""
-
-    def __post_init__(self) -> None:
-        require(self.jobs >= 1, "--jobs", self.jobs, "at least 1")

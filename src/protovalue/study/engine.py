@@ -22,8 +22,8 @@ from protovalue.study.worker import run_command
 _IMPORTED_ONCE = [
     "numba.np.arraymath",
     "protovalue.cli",
+    "protovalue.collecting",
     "protovalue.evaluate.episodes",
-    "protovalue.online.record",
     "protovalue.pretrain.loop",
     "tensorboard.compat.proto.event_pb2",
     "tensorboard.summary.writer.record_writer",

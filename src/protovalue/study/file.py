@@ -8,6 +8,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from protovalue.config import TRAINING, marked
 from protovalue.data.config import CollectConfig, ImportDqnReplayConfig, ImportMinariConfig, ImportRluConfig
 from protovalue.data.dataset import open_dataset
 from protovalue.envs.options import EnvOptions
@@ -17,6 +18,7 @@ from protovalue.evaluate.config import EvaluateConfig
 from protovalue.online.config import DqnConfig, OnlineConfig
 from protovalue.pretrain.config import PretrainConfig
 from protovalue.pretrain.methods import method_class, method_names
+from protovalue.pretrain.random import RandomConfig
 from protovalue.registry import ENCODERS, INDICATORS, Registry, checksum, env_name, is_file
 from protovalue.study.lines import Source
 from protovalue.study.settings import build, check_keys, field_names, settings
@@ -29,20 +31,8 @@ IMPORTS: dict[str, type[Any]] = {
     "minari": ImportMinariConfig,
 }
 DATA_KINDS = ("collect", *IMPORTS, "folder")
-# What the study fills in by itself, so that a file cannot set it.
-PRETRAIN_MANAGED = ("out", "data", "env", "method", "cache", "seed", "threads", "holdout")
-AGENT_MANAGED = ("out", "env", "seeds", "encoder", "threads", "replay_dir", "data", "other_game", "code")
-DQN_MANAGED = ("out", "env", "seeds", "threads", "replay_dir", "data", "stages")
-EVALUATE_MANAGED = ("run", "env", "out", "video", "num_envs", "code")
-IMPORT_MANAGED = ("out", "source", "game", "env")
 METHOD_KEYS = ("method", "title", "env")  # of a method's table, beside its settings
-RANDOM_KEEPS = (
-    "preset",
-    "encoder",
-    "encoder_options",
-    "width",
-    "device",
-)  # all that a random initialisation depends on
+RANDOM_KEEPS = field_names(RandomConfig) - marked(RandomConfig, TRAINING)  # all that it depends on
 OWN = "env_options"  # the key of an env table with the options of a user's own environment
 NAME, NAME_TEXT = r"[A-Za-z0-9][A-Za-z0-9._-]*", "letters, digits and -._, with a letter or digit first"
 PLACE = Path("folder")  # stands for folders while settings are checked
@@ -189,7 +179,7 @@ def parse_study(source: Source, stem: str) -> Study:
         raise source.error(["name"], f"name: found {name!r}, expected {NAME_TEXT}, as it names a folder")
     given = _given(source, ["env"], values.get("env", {}), _names(source, values))
     environments = {env: _variant(source, env, own) for env, own in given.items()}
-    pretrain = settings(source, ["pretrain"], values.get("pretrain", {}), PretrainConfig, PRETRAIN_MANAGED)
+    pretrain = settings(source, ["pretrain"], values.get("pretrain", {}), PretrainConfig)
     _check_names(source, ["pretrain"], pretrain)
     _check_names(source, [DQN], values.get(DQN, {}))
     methods = _methods(source, values, given, pretrain)
@@ -210,11 +200,9 @@ def parse_study(source: Source, stem: str) -> Study:
         threads=_numbers(source, {"threads": [values.get("threads", 1)]}, "threads", 1)[0] or 1,
         normalise=_normalise(source, values, environments, methods),
         pretrain=pretrain,
-        online=settings(source, ["online"], values.get("online", {}), OnlineConfig, AGENT_MANAGED),
-        dqn=settings(
-            source, ["dqn"], {k: v for k, v in values.get("dqn", {}).items() if k != "seeds"}, DqnConfig, DQN_MANAGED
-        ),
-        evaluate=settings(source, ["evaluate"], values.get("evaluate", {}), EvaluateConfig, EVALUATE_MANAGED),
+        online=settings(source, ["online"], values.get("online", {}), OnlineConfig),
+        dqn=settings(source, ["dqn"], {k: v for k, v in values.get("dqn", {}).items() if k != "seeds"}, DqnConfig),
+        evaluate=settings(source, ["evaluate"], values.get("evaluate", {}), EvaluateConfig),
     )
     _check_configs(source, study)
     _refuse_overridden(source, values, given, collected=study.data is not None and study.data.kind == "collect")
@@ -258,7 +246,7 @@ def _given(source: Source, path: Sequence[str], table: Any, names: Sequence[str]
             raise source.error([*path, key], unknown("environment", key, names))
 
     def read(path: Sequence[str], table: Mapping[str, Any]) -> Given:
-        checked = settings(source, path, table, EnvOptions, ())
+        checked = settings(source, path, table, EnvOptions)
         return {name: (value, (*path, name)) for name, value in checked.items()}
 
     shared = read(path, {key: value for key, value in table.items() if key not in single})
@@ -314,11 +302,11 @@ def _methods(
         except UserError as error:
             better = error if is_file(method) else unknown("method", method, [*method_names(), DQN])
             raise source.error([*path, "method"], better) from None
-        known = set(RANDOM_KEEPS) if method == RANDOM else field_names(config, PRETRAIN_MANAGED)
+        known = RANDOM_KEEPS if method == RANDOM else field_names(config)
         check_keys(source, path, own, known.union(METHOD_KEYS))
-        checked = settings(source, path, own, config, PRETRAIN_MANAGED)
+        checked = settings(source, path, own, config)
         _check_names(source, path, checked)
-        code = checksum([method, checked.get("indicator"), checked.get("encoder", shared.get("encoder"))])
+        code = checksum([method, checked.get("indicator"), checked.get("architecture", shared.get("architecture"))])
         entries.append(MethodEntry(name, title, method, checked, code, environments))
     ends = [entry for entry in entries if entry.method == DQN]
     if len(ends) > 1:
@@ -364,7 +352,7 @@ def _refuse_overridden(source: Source, values: Mapping[str, Any], given: Mapping
                 raise source.error(path, what)
 
 
-NAMED: Mapping[str, Registry] = {"encoder": ENCODERS, "indicator": INDICATORS}
+NAMED: Mapping[str, Registry] = {"architecture": ENCODERS, "indicator": INDICATORS}
 """Settings whose values are names in a registry, or the user's files."""
 
 
@@ -480,11 +468,10 @@ def _data(
         if policy not in ("random", DQN):
             raise source.error(["data", "policy"], unknown("policy", str(policy), ("random", DQN)))
         if policy == DQN:
-            managed = tuple(name for name in DQN_MANAGED if name != "stages")
-            checked = settings(source, path, table, DqnConfig, managed)
+            checked = settings(source, path, table, DqnConfig, ["stages"])
             _check_names(source, path, checked)
             return Data(kind, checked, DQN)
-        return Data(kind, settings(source, path, table, CollectConfig, ("env", "out", "policy", "seed")))
+        return Data(kind, settings(source, path, table, CollectConfig))
     key = "folder" if kind == "folder" else "source"
     found = table.pop(key, None)
     templates = tuple(found if isinstance(found, list) else [found])
@@ -501,7 +488,7 @@ def _data(
     if kind == "folder":
         check_keys(source, path, table, ("kind", "folder"))
         return Data(kind, {}, "", templates, _checksums(source, templates, environments, seeds))
-    return Data(kind, settings(source, path, table, IMPORTS[kind], IMPORT_MANAGED), "", templates)
+    return Data(kind, settings(source, path, table, IMPORTS[kind]), "", templates)
 
 
 def fill(template: str, env: str, seed: int) -> str:
@@ -567,7 +554,7 @@ def _check_configs(source: Source, study: Study) -> None:
         paths = {name: ["data", name] for name in study.data.settings}
         if study.data.kind == "collect":
             config: type[Any] = DqnConfig if study.data.policy == DQN else CollectConfig
-            recording = {"data": PLACE} if study.data.policy == DQN else {}
+            recording = {"record": PLACE} if study.data.policy == DQN else {}
             build(source, paths, config, {**place, **recording, **study.data.settings})
         elif study.data.kind in IMPORTS:
             build(source, paths, IMPORTS[study.data.kind], {"out": PLACE, "source": ("x",), **study.data.settings})

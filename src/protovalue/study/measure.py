@@ -10,20 +10,20 @@ from typing import Any
 import numpy as np
 import torch
 
-from protovalue.data.sampler import generator_at
 from protovalue.envs.registry import make
 from protovalue.indicators.registry import make_indicator
 from protovalue.indicators.threshold import sgd_thresholds
 from protovalue.interrupt import Stop
 from protovalue.progress import ProgressBar
+from protovalue.randomness import Purpose, generator_at, throwaway
 from protovalue.registry import env_name
 from protovalue.runs import read_metrics
 from protovalue.study.engine import LocalProcesses
 from protovalue.study.file import DQN, Data, MethodEntry, Seeds, Study
+from protovalue.study.folder import Events, histories, read_events
 from protovalue.study.plan import Plan, Stage, indicator_rate, plan, regression_rate
 from protovalue.study.rates import MEASURED, Rate
 from protovalue.study.schedule import run_stages
-from protovalue.study.state import Events, histories, read_events
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,7 @@ def _indicators(env: str, threads: int) -> Rate:
     shape = made.single_observation_space.shape
     made.close()
     count, tasks = (2_048 if env.startswith("minatar/") else 64), 50
-    network = make_indicator("rni", shape, tasks, 0.1, torch.Generator().manual_seed(0), tasks_per_module=10)
+    network = make_indicator("rni", shape, tasks, 0.1, throwaway(), tasks_per_module=10)
     obs = torch.zeros((count, *shape), dtype=torch.uint8)
 
     @torch.inference_mode()
@@ -198,7 +198,7 @@ def _regression(threads: int) -> Rate:
     scores, steps = np.zeros((4_096, 100), np.float32), 200
 
     def regress() -> None:
-        draws = (generator_at(0, step).integers(len(scores), size=256) for step in range(steps))
+        draws = (generator_at(0, Purpose.BATCH, step).integers(len(scores), size=256) for step in range(steps))
         sgd_thresholds((torch.from_numpy(scores[rows]) for rows in draws), 0.01, steps)
 
     return _timed(regress, steps, threads)

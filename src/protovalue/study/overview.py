@@ -8,11 +8,12 @@ from protovalue.files import locked
 from protovalue.study.command import duration, open_study
 from protovalue.study.config import StudyPlanConfig, StudyStatusConfig
 from protovalue.study.file import Study
+from protovalue.study.folder import STUDY, History, histories, read_events
 from protovalue.study.measure import measurable, measure
 from protovalue.study.plan import Plan, Stage
-from protovalue.study.rates import Estimate, Rates, estimates, known_rates, remember
+from protovalue.study.rates import Rates, StageTime, estimates, known_rates, remember
 from protovalue.study.schedule import log_name, makespan
-from protovalue.study.state import STUDY, History, histories, is_done, read_events
+from protovalue.study.state import is_done
 
 
 def study_status(config: StudyStatusConfig) -> None:
@@ -79,7 +80,7 @@ def study_plan(config: StudyPlanConfig) -> None:
     _totals(study, laid_out, found, rates, root, config.jobs)
 
 
-def _totals(study: Study, laid_out: Plan, found: Mapping[str, Estimate], rates: Rates, root: Path, jobs: int) -> None:
+def _totals(study: Study, laid_out: Plan, found: Mapping[str, StageTime], rates: Rates, root: Path, jobs: int) -> None:
     left = [stage for stage in laid_out.stages if not is_done(stage, root)]
     known = {name: one.seconds for name, one in found.items() if one.seconds is not None}
     print(f"\n{'':<14} {'stages':>7} {'one after another':>18}")

@@ -7,30 +7,21 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from protovalue.config import Settings, names_where
 from protovalue.data.config import CollectConfig
 from protovalue.envs.registry import is_typed_only
 from protovalue.evaluate.config import EvaluateConfig
-from protovalue.online import dqn as end_to_end
-from protovalue.online import linear_dqn
 from protovalue.online.config import DqnConfig, OnlineConfig
-from protovalue.online.loop import MAY_CHANGE as AGENT_MAY_CHANGE
-from protovalue.online.presets import resolve as resolve_agent
+from protovalue.presets import resolved
 from protovalue.pretrain.config import PretrainConfig
-from protovalue.pretrain.loop import MAY_CHANGE as PRETRAIN_MAY_CHANGE
 from protovalue.pretrain.methods import method_class
 from protovalue.registry import checksum, env_name, is_file, split_env
 from protovalue.runs import config_fields
 from protovalue.study.file import DQN, IMPORTS, RANDOM, RANDOM_KEEPS, MethodEntry, Study, Variant, fill
 from protovalue.study.settings import words
 
-FORMAT, VERSION = "protovalue study", 1
 DIGITS = 8  # hex digits of a content address: 46 games x 1,000 stages collide with a probability below one in a million
-# What does not change a result is not part of an address: what a run may change when it is resumed, but for its length.
-PRETRAIN_IGNORED = {*PRETRAIN_MAY_CHANGE} - {"steps"}
-ONLINE_IGNORED = {*AGENT_MAY_CHANGE, "replay_dir"} - {"steps"}
 SEED_NAMES = ("indicator_seed", "cumulant_seed")  # of the tasks, where it is not that of the encoder
-LATER = ("encoder_options", "indicator_options")  # came later: results that have none of them keep their addresses
-DQN_IGNORED = ONLINE_IGNORED - {"encoder"}  # there it is an architecture, not a folder
 
 
 @dataclass(frozen=True)
@@ -93,10 +84,8 @@ class Plan:
     random_policy: Mapping[str, str]
 
     def fields(self, study: Study) -> dict[str, Any]:
-        """Return study.json."""
+        """Return what study.json says."""
         return {
-            "format": FORMAT,
-            "version": VERSION,
             "name": study.name,
             "title": study.title,
             "file": study.text,
@@ -178,16 +167,15 @@ class _Planner:
     ) -> Cell:
         data = self.data(env, data_seed)  # also measures the scale of features that were not learned
         config = self.pretrain_config(entry, data, width, tasks, seed)
-        resolved = method_class(config.method).resolve(config, env)
-        assert resolved.width is not None
-        count = 0 if entry.has_tasks and tasks == 0 else getattr(resolved, "tasks", None)
-        pretrain, encoder = self.pretrain(env, config, resolved, data, entry.code)
+        used = resolved(config, env)
+        count = 0 if entry.has_tasks and tasks == 0 else getattr(used, "tasks", None)
+        pretrain, encoder = self.pretrain(env, config, used, data, entry.code)
         stages = [*([data.stage] if data.stage else []), pretrain.id]
         seeds = self.study.seeds.agents(number)
-        run = self.online(env, entry, pretrain, encoder, resolved, seeds)
-        stages += [run.id, self.evaluate(run, _own_files(resolved.encoder))]
+        run = self.online(env, entry, pretrain, encoder, used, seeds)
+        stages += [run.id, self.evaluate(run, _own_files(used.architecture))]
         return Cell(
-            env_name(env), entry.name, resolved.width, count, data_seed if entry.learns(tasks) else None, seed, seeds,
+            env_name(env), entry.name, used.width, count, data_seed if entry.learns(tasks) else None, seed, seeds,
             data.name, pretrain.folder, run.folder, tuple(stages),
         )  # fmt: skip
 
@@ -214,7 +202,7 @@ class _Planner:
         study, variant = self.study, self.study.environments[env]
         assert study.data is not None
         config = CollectConfig(env=env, out=Path(), seed=seed, options=variant.options, **study.data.settings)
-        mark = address("collect", self.content(config, env, {"out"}, variant))
+        mark = address("collect", self.content(config, env, variant))
         folder = f"data/{_game(env)}-random-{seed}-{mark}"
         config = replace(config, out=self.root / folder)
         command = ("pvn", "collect", *words(config, ("env",)))
@@ -237,11 +225,11 @@ class _Planner:
         return DqnConfig(env=env, out=Path(), seeds=str(seed), threads=threads, options=variant.options, **given)
 
     def dqn_content(self, env: str, config: DqnConfig, variant: Variant) -> dict[str, Any]:
-        return self.content(resolve_agent(config, end_to_end.PRESETS), env, DQN_IGNORED, variant)
+        return self.content(resolved(config, env), env, variant)
 
     def dqn_run(self, env: str, config: DqnConfig, variant: Variant) -> Stage:
         """Plan the training of a DQN. If the study's data are such a training, it is recorded, and serves for both."""
-        resolved = resolve_agent(config, end_to_end.PRESETS)
+        used = resolved(config, env)
         content, data = self.dqn_content(env, config, variant), self.study.data
         recorded = False
         if data is not None and data.kind == "collect" and data.policy == DQN:
@@ -250,16 +238,16 @@ class _Planner:
             recorded = any(self.dqn_content(env, one, shared) == content for one in same)
         stages = {"stages": data.settings["stages"]} if recorded and data and "stages" in data.settings else {}
         mark = address(DQN, {**content, "recorded": recorded, **stages})
-        folder = f"dqn/{_game(env)}-x{resolved.width}-s{config.seeds}-{mark}"
+        folder = f"dqn/{_game(env)}-x{used.width}-s{config.seeds}-{mark}"
         config = replace(config, out=self.root / folder)
-        expect: dict[str, Any] = {"steps": resolved.steps, "seeds": 1, "address": mark}
+        expect: dict[str, Any] = {"steps": used.steps, "seeds": 1, "address": mark}
         expect["env_options"] = dict(variant.resolved)
         if recorded:
-            expect |= {"data": f"data/{_game(env)}-dqn-{config.seeds}-{mark}", "transitions": resolved.steps}
-            config = replace(config, data=self.root / expect["data"], **stages)
+            expect |= {"data": f"data/{_game(env)}-dqn-{config.seeds}-{mark}", "transitions": used.steps}
+            config = replace(config, record=self.root / expect["data"], **stages)
         command = ("pvn", "dqn", *words(config, (), ("env", "seeds")))
-        rate = self.agent_rate(DQN, env, resolved.encoder, resolved.width, 1)
-        self.add(Stage(folder, DQN, folder, command, (), expect, False, rate, resolved.steps or 0))
+        rate = self.agent_rate(DQN, env, used.architecture, used.width, 1)
+        self.add(Stage(folder, DQN, folder, command, (), expect, False, rate, used.steps))
         return self.stages[folder]
 
     def pretrain_config(
@@ -281,56 +269,56 @@ class _Planner:
         return config(out=Path(), method=method, data=data.folders, seed=seed, threads=study.threads, **given)
 
     def pretrain(
-        self, env: str, config: PretrainConfig, resolved: PretrainConfig, data: _Data, code: str
+        self, env: str, config: PretrainConfig, used: PretrainConfig, data: _Data, code: str
     ) -> tuple[Stage, str]:
-        content = {**self.content(resolved, env, PRETRAIN_IGNORED), "code": code}
+        content = {**self.content(used, env), "code": code}
         mark = address("pretrain", content, [data.address])
-        folder = f"pretrain/{_game(env)}-{self.describe(resolved)}-s{config.seed}-{mark}"
+        folder = f"pretrain/{_game(env)}-{self.describe(used)}-s{config.seed}-{mark}"
         command = ("pvn", "pretrain", *words(replace(config, out=self.root / folder), (), ("method", "data")))
-        steps = 0 if config.method == RANDOM else (resolved.steps or 0)
+        steps = 0 if config.method == RANDOM else (used.steps)
         name = Path(config.method).stem
-        rate = f"pretrain {name} {_family(env)} {resolved.encoder} x{resolved.width} threads {self.study.threads}"
+        rate = f"pretrain {name} {_family(env)} {used.architecture} x{used.width} threads {self.study.threads}"
         needs = (data.stage,) if data.stage else ()
-        units = steps * (resolved.batch_size or 0)
-        before = self.before(env, resolved, data)
+        units = steps * (used.batch_size)
+        before = self.before(env, used, data)
         stage = Stage(folder, "pretrain", folder, command, needs, {}, False, rate, units, before)
         self.add(stage)
         return self.stages[stage.id], mark
 
-    def before(self, env: str, resolved: PretrainConfig, data: _Data) -> dict[str, float]:
+    def before(self, env: str, used: PretrainConfig, data: _Data) -> dict[str, float]:
         """Count what is computed for the first encoder that needs it; the others find it there.
 
         Rewards, states x tasks, as far as the size of the data is known, and steps of quantile regression.
         """
-        tasks = getattr(resolved, "tasks", None)
+        tasks = getattr(used, "tasks", None)
         if not tasks:
             return {}
-        own = (getattr(resolved, name, None) for name in SEED_NAMES)
-        seed = next((one for one in own if one is not None), resolved.seed)
+        own = (getattr(used, name, None) for name in SEED_NAMES)
+        seed = next((one for one in own if one is not None), used.seed)
         names = ("method", "tasks", "indicator", "proportion", "threshold", "burn_in", "normalize", "tasks_per_module",
                  "rni_network", "rni_output")  # fmt: skip
-        identity = (data.address, seed, *(getattr(resolved, name, None) for name in names))
+        identity = (data.address, seed, *(getattr(used, name, None) for name in names))
         if identity in self.computed:
             return {}
         self.computed.add(identity)
         states = self.stages[data.stage].expect.get("transitions", 0) if data.stage else 0
         work = {
             indicator_rate(env, self.study.threads): float(states * tasks),
-            regression_rate(self.study.threads): float(getattr(resolved, "burn_in", None) or 0),
+            regression_rate(self.study.threads): float(getattr(used, "burn_in", None) or 0),
         }
         return {rate: units for rate, units in work.items() if units}
 
-    def describe(self, resolved: PretrainConfig) -> str:
+    def describe(self, used: PretrainConfig) -> str:
         """Name an encoder so that a reader sees what it is: its method, its choices by name, width and tasks."""
-        defaults = {one.name: one.default for one in _fields(type(resolved))}
+        defaults = {one.name: one.default for one in _fields(type(used))}
         own = set(defaults) - {one.name for one in _fields(PretrainConfig)}
         chosen = [
-            Path(getattr(resolved, name)).stem
+            Path(getattr(used, name)).stem
             for name in sorted(own)
-            if isinstance(defaults[name], str) and getattr(resolved, name) != defaults[name]
+            if isinstance(defaults[name], str) and getattr(used, name) != defaults[name]
         ]
-        tasks = getattr(resolved, "tasks", None)
-        parts = [Path(resolved.method).stem, *chosen, f"x{resolved.width}", *([f"t{tasks}"] if tasks else [])]
+        tasks = getattr(used, "tasks", None)
+        parts = [Path(used.method).stem, *chosen, f"x{used.width}", *([f"t{tasks}"] if tasks else [])]
         return "-".join(parts)
 
     def online(
@@ -344,19 +332,19 @@ class _Planner:
             seeds=seed_text(seeds),
             threads=study.threads,
             options=variant.options,
-            code=_own_files(encoder.encoder),
+            code=_own_files(encoder.architecture),
             **study.online,
         )
-        resolved = resolve_agent(config, linear_dqn.PRESETS)
-        own = address("online", self.content(resolved, env, ONLINE_IGNORED, variant), [mark])
+        used = resolved(config, env)
+        own = address("online", self.content(used, env, variant), [mark])
         stem = pretrain.folder.removeprefix("pretrain/").rpartition("-")[0]
         folder = f"online/{stem}-{own}"
         config = replace(config, out=self.root / folder)
         command = ("pvn", "online", *words(config, (), ("encoder", "env", "seeds")))
-        rate = self.agent_rate("online", env, encoder.encoder, encoder.width, len(seeds))
+        rate = self.agent_rate("online", env, encoder.architecture, encoder.width, len(seeds))
         options = dict(variant.resolved)
-        expect = {"steps": resolved.steps, "seeds": len(seeds), "address": own, "env_options": options}
-        stage = Stage(folder, "online", folder, command, (pretrain.id,), expect, False, rate, resolved.steps or 0)
+        expect = {"steps": used.steps, "seeds": len(seeds), "address": own, "env_options": options}
+        stage = Stage(folder, "online", folder, command, (pretrain.id,), expect, False, rate, used.steps)
         self.add(stage)
         return self.stages[stage.id]
 
@@ -364,7 +352,7 @@ class _Planner:
         variant = self.study.variant(env, entry)
         config = self.dqn_config(env, seed, self.study.dqn, variant)
         stage = self.dqn_run(env, config, variant)
-        stages = (stage.id, self.evaluate(stage, _own_files(config.encoder)))
+        stages = (stage.id, self.evaluate(stage, _own_files(resolved(config, env).architecture)))
         return Cell(
             env_name(env), entry.name, config.width, None, None, None, (seed,), None, None, stage.folder, stages
         )
@@ -378,13 +366,14 @@ class _Planner:
         """Plan the random policy: the agents of the end-to-end run with nothing but random actions."""
         run = self.stages[cell.stages[0]]
         file = f"{run.folder}/random.json"
-        code = _own_files(self.study.dqn.get("encoder"))
+        code = _own_files(self.study.dqn.get("architecture"))
         given = {**self.study.evaluate, "env": _of_a_module(run), "epsilon": 1.0, "out": self.root / file, "code": code}
         self.played(run, EvaluateConfig(run=self.root / run.folder, **given), "random-policy", "random.json")
         return file
 
     def played(self, run: Stage, config: EvaluateConfig, kind: str, file: str) -> str:
-        content = {name: getattr(config, name) for name in ("episodes", "epsilon", "seed")}
+        chosen = names_where(EvaluateConfig, lambda role: role.identifies and not role.filled_in)
+        content = {name: getattr(config, name) for name in sorted(chosen)}
         mark = address(kind, content, [run.expect["address"]])
         stem = run.folder.partition("/")[2].rpartition("-")[0]
         shared = {name: run.expect[name] for name in ("steps", "env_options")}
@@ -396,13 +385,13 @@ class _Planner:
             Stage(f"{kind}/{stem}-{mark}", kind, run.folder, command, (run.id,), expect, False, rate, units)
         )
 
-    def content(self, config: Any, env: str, ignored: Iterable[str], variant: Variant | None = None) -> dict[str, Any]:
+    def content(self, config: Settings, env: str, variant: Variant | None = None) -> dict[str, Any]:
         """Return the settings of a stage that its result depends on; an environment that is played with all options."""
-        kept = {name: value for name, value in config_fields(config).items() if name not in set(ignored)}
-        found = {name: value for name, value in kept.items() if value is not None or name not in LATER}
+        counts = names_where(type(config), lambda role: role.identifies)
+        found = {name: value for name, value in config_fields(config).items() if name in counts}
         if variant is not None:
             found["options"] = dict(variant.resolved)
-        code = checksum([split_env(env)[0], found.get("encoder") if isinstance(config, DqnConfig) else None])
+        code = checksum([split_env(env)[0], config.architecture if isinstance(config, DqnConfig) else None])
         return {**found, **({"own_code": code} if code else {}), "env": env_name(env)}
 
     def agent_rate(self, kind: str, env: str, encoder: str | None, width: int | None, seeds: int) -> str:
@@ -433,9 +422,9 @@ def _of_a_module(run: Stage) -> str | None:
     return env if is_typed_only(env) else None
 
 
-def _own_files(encoder: str | None) -> tuple[str, ...]:
+def _own_files(architecture: str | None) -> tuple[str, ...]:
     """Return the file of an architecture of the user's, which only a command line may name."""
-    return (encoder,) if encoder is not None and is_file(encoder) else ()
+    return (architecture,) if architecture is not None and is_file(architecture) else ()
 
 
 def _game(env: str) -> str:

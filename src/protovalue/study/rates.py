@@ -18,10 +18,11 @@ from protovalue.errors import UserError
 from protovalue.files import read_json, write_json
 from protovalue.indicators.precompute import default_cache
 from protovalue.nets.encoders import make_encoder
+from protovalue.randomness import throwaway
 from protovalue.registry import env_name
 from protovalue.schema import checked
+from protovalue.study.folder import History, histories, read_events
 from protovalue.study.plan import Stage
-from protovalue.study.state import History, histories, read_events
 
 FINISHED, MEASURED = "finished stages of this study", "short runs on this machine"
 _WIDTH = re.compile(r" x(\d+) ")
@@ -37,7 +38,7 @@ class Rate:
 
 
 @dataclass(frozen=True)
-class Estimate:
+class StageTime:
     """How long a stage takes; None where nothing that was measured says so."""
 
     seconds: float | None
@@ -65,20 +66,20 @@ def from_history(stages: Sequence[Stage], histories: Mapping[str, History]) -> d
     }
 
 
-def estimate(stage: Stage, rates: Rates, env: str | None) -> Estimate:
+def estimate(stage: Stage, rates: Rates, env: str | None) -> StageTime:
     """Estimate a stage; `env` is an environment of its family, whose observations say how large an encoder is."""
     rate, scale = rates.get(stage.rate), 1.0
     if rate is None and env is not None and (match := _WIDTH.search(stage.rate)):
         rate, scale = _other_width(stage.rate, int(match[1]), rates, env)
     if rate is None:
-        return Estimate(None)
+        return StageTime(None)
     seconds = rate.start + scale * rate.per_unit * stage.units
     for name, units in stage.before.items() if rate.source != FINISHED else ():  # a finished stage's time has it in it
         before = rates.get(name)
         if before is None:
-            return Estimate(None)
+            return StageTime(None)
         seconds += before.per_unit * units
-    return Estimate(seconds, scale != 1.0)
+    return StageTime(seconds, scale != 1.0)
 
 
 def _other_width(name: str, width: int, rates: Rates, env: str) -> tuple[Rate | None, float]:
@@ -98,7 +99,7 @@ def multiply_adds(env: str, encoder: str, width: int) -> int:
     shape = made.single_observation_space.shape
     made.close()
     with torch.inference_mode():
-        network = make_encoder(encoder, shape, width, torch.Generator().manual_seed(0)).to("meta")
+        network = make_encoder(encoder, shape, width, throwaway()).to("meta")
         counter = FlopCounterMode(display=False)
         with counter:
             network(torch.zeros((1, *shape), dtype=torch.uint8, device="meta"))
@@ -139,13 +140,13 @@ def known_rates(stages: Sequence[Stage], root: Path) -> dict[str, Rate]:
     return {**remembered(), **from_history(stages, histories(read_events(root)))}
 
 
-def estimates(stages: Sequence[Stage], rates: Rates, environments: Iterable[str]) -> dict[str, Estimate]:
+def estimates(stages: Sequence[Stage], rates: Rates, environments: Iterable[str]) -> dict[str, StageTime]:
     """Estimate every stage."""
     families = {env_name(env).partition("/")[0]: env for env in environments}
     return {stage.id: estimate(stage, rates, _env(stage, families)) for stage in stages}
 
 
-def filled(stages: Sequence[Stage], found: Mapping[str, Estimate]) -> dict[str, float]:
+def filled(stages: Sequence[Stage], found: Mapping[str, StageTime]) -> dict[str, float]:
     """Return seconds for every stage, or for none if nothing is known.
 
     One that is not estimated counts as the mean of its kind, or of all where its kind is not known at all.

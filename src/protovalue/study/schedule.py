@@ -12,8 +12,9 @@ from pathlib import Path
 
 from protovalue.interrupt import INTERRUPTED, TERMINATED, Stop
 from protovalue.study.engine import Ended, Engine, Job
+from protovalue.study.folder import Events
 from protovalue.study.plan import Stage
-from protovalue.study.state import Events, is_done
+from protovalue.study.state import is_done
 
 TICK = 0.5  # seconds between two looks at the clock and at Ctrl-C
 

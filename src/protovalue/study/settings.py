@@ -3,22 +3,22 @@
 import math
 import types
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import MISSING, Field, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from protovalue.config import default_of, flag, flag_words, names_where, texts
 from protovalue.envs.options import EnvOptions
 from protovalue.errors import UserError, unknown
-from protovalue.options import check_plain, option_words
+from protovalue.options import check_plain
 from protovalue.study.lines import Source
 
 C = TypeVar("C")
-OPTIONS = "options"  # the field of a config that holds the environment's options
 
 
-def field_names(config: type[Any], managed: Collection[str]) -> set[str]:
+def field_names(config: type[Any]) -> set[str]:
     """Return the fields of a config dataclass that a study file may set: all but those that the study fills in."""
-    return {field.name for field in fields(config)} - {*managed, OPTIONS}
+    return names_where(config, lambda role: not role.filled_in)
 
 
 def check_keys(source: Source, path: Sequence[str], found: Mapping[str, Any], known: Collection[str]) -> None:
@@ -29,10 +29,17 @@ def check_keys(source: Source, path: Sequence[str], found: Mapping[str, Any], kn
 
 
 def settings(
-    source: Source, path: Sequence[str], found: Mapping[str, Any], config: type[Any], managed: Collection[str]
+    source: Source, path: Sequence[str], found: Mapping[str, Any], config: type[Any], also: Collection[str] = ()
 ) -> dict[str, Any]:
-    """Check a table's keys and types against a config dataclass; return the values as its constructor takes them."""
-    check_keys(source, path, found, field_names(config, managed))
+    """Check a table's keys and types against a config dataclass; return the values as its constructor takes them.
+
+    `also` are fields that the study fills in elsewhere but not in this table.
+    """
+    for key in found:
+        if flag(key) in getattr(config, "old_flags", ()):
+            new = config.old_flags[flag(key)].removeprefix("--").replace("-", "_")
+            raise source.error([*path, key], f"{key}: found a name that it had before, expected {new}")
+    check_keys(source, path, found, field_names(config).union(also))
     hints = get_type_hints(config)
     values = {}
     for key, value in found.items():
@@ -97,33 +104,14 @@ def words(config: Any, positional: Sequence[str] = (), always: Sequence[str] = (
     """Write a config as the words of a command line: what differs from the defaults, and `always` those fields."""
     found: list[str] = []
     for name in positional:
-        found += _texts(getattr(config, name))
+        found += texts(getattr(config, name))
     for field in sorted(fields(config), key=lambda field: (field.name not in always, field.name != "out")):
         value = getattr(config, field.name)
-        if field.name in positional or (field.name not in always and value == _default(field)):
+        if field.name in positional or (field.name not in always and value == default_of(field)):
             continue
         if isinstance(value, EnvOptions):
-            for option in fields(value):
-                given = getattr(value, option.name)
-                if given is not None and given is not False:  # off is every environment's default
-                    found += _flag(option.name, given)
+            for name, option in value.flags().items():
+                found += flag_words(name, option) if option is not False else []  # off is every environment's default
         else:
-            found += _flag(field.name, value)
+            found += flag_words(field.name, value)
     return found
-
-
-def _flag(name: str, value: Any) -> list[str]:
-    flag = name.replace("_", "-")
-    if isinstance(value, bool):
-        return [f"--{flag}" if value else f"--no-{flag}"]
-    return [f"--{flag}", *_texts(value)]
-
-
-def _texts(value: Any) -> list[str]:
-    if isinstance(value, dict):
-        return option_words(value)
-    return [str(part) for part in (value if isinstance(value, tuple) else (value,))]
-
-
-def _default(field: Field[Any]) -> Any:
-    return field.default_factory() if field.default_factory is not MISSING else field.default

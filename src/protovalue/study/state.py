@@ -1,23 +1,12 @@
-"""What a study folder says: which stages are complete, and what happened when."""
+"""Which stages of a study are complete."""
 
-import logging
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
-from typing import Any
 
 from protovalue.data.format import Manifest
-from protovalue.diary import Events as Events
-from protovalue.diary import read_diary
 from protovalue.errors import UserError
 from protovalue.files import read_json
 from protovalue.runs import DONE
 from protovalue.study.plan import Stage
-
-STUDY = "study.json"
-log = logging.getLogger(__name__)
 
 
 def is_done(stage: Stage, root: Path) -> bool:
@@ -56,46 +45,3 @@ _CHECKS = {
     "evaluate": _evaluation,
     "random-policy": _evaluation,
 }
-
-
-@dataclass(frozen=True)
-class History:
-    """What the events say of one stage."""
-
-    last: str
-    """Its last event: start, done, failed or interrupted."""
-    seconds: float
-    """Wall-clock time of all attempts whose end was recorded."""
-    cpu_seconds: float
-    whole: bool
-    """Whether it was done in one attempt, so that its time is that of the whole stage."""
-    error: str
-
-
-def read_events(root: Path) -> list[dict[str, Any]]:
-    """Read all events; a line that is damaged, or that a kill cut short, is left out and named."""
-    lines = read_diary(root)
-    if lines.damage:
-        _warn(lines.damage)
-    return lines.rows
-
-
-@cache
-def _warn(damage: str) -> None:
-    """Say it once: events are read again whenever a stage has ended."""
-    log.warning("%s", damage)
-
-
-def histories(events: Iterable[Mapping[str, Any]]) -> dict[str, History]:
-    """Return the history of every stage that has one."""
-    grouped: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
-    for event in events:
-        grouped[event["stage"]].append(event)
-    found = {}
-    for stage, own in grouped.items():
-        names = [event["event"] for event in own]
-        total = sum(event.get("seconds") or 0.0 for event in own)
-        cpu = sum(event.get("cpu_seconds") or 0.0 for event in own)
-        error = str(own[-1].get("error") or "")
-        found[stage] = History(names[-1], total, cpu, names == ["start", "done"], error)
-    return found

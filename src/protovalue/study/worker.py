@@ -1,7 +1,6 @@
 """What runs in a stage's process: one pvn command, with its output in a log, ending when the study's process does."""
 
 import fcntl
-import importlib
 import os
 import resource
 import sys
@@ -9,6 +8,7 @@ import traceback
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from protovalue.cli import main
 from protovalue.files import open_file
 from protovalue.interrupt import farewell, raised
 from protovalue.processes import end_with_parent, unshielded
@@ -44,9 +44,7 @@ def _run(arguments: list[str], threads: int) -> int:
     try:
         with raised():
             unshielded()
-            # A stage is a pvn command and nothing else. By name, because the command line imports the study.
-            code = importlib.import_module("protovalue.cli").main(arguments)
-        return int(code)
+            return main(arguments)
     except KeyboardInterrupt as error:
         return farewell(error)[1]
     except SystemExit as end:

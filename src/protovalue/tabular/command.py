@@ -1,14 +1,13 @@
 """What `pvn tabular` runs: build the world, compute, draw, write the page."""
 
-import numpy as np
-
 from protovalue.errors import UserError, unknown
 from protovalue.processes import one_thread
 from protovalue.progress import ProgressBar
+from protovalue.randomness import numpy_generator
 from protovalue.tabular import experiments, figures, gridworlds
 from protovalue.tabular.config import TabularConfig
 from protovalue.tabular.gridworlds import Walls, World
-from protovalue.tabular.page import Results, write_page
+from protovalue.tabular.page import PageContents, write_page
 
 WORLDS = ("four-rooms", "open", "ring", "chain", "random")
 # Default sizes: near Four Rooms' 104 states, so that the page is quick and pictures are legible.
@@ -52,7 +51,7 @@ def tabular(config: TabularConfig) -> None:
     }
     for name, picture in pictures.items():
         figures.save(picture, config.out / f"{name}.png")
-    results = Results(config, world, exact, examples, descents, counts, by_count, by_size, learned)
+    results = PageContents(config, world, exact, examples, descents, counts, by_count, by_size, learned)
     page = write_page(results, {name: config.out / f"{name}.png" for name in pictures}, config.out / "index.html")
     print(f"wrote {page} and {len(pictures)} pictures beside it")
 
@@ -81,4 +80,4 @@ def build_world(config: TabularConfig) -> World:
         return gridworlds.ring(size)
     if name == "chain":
         return gridworlds.chain(size, convention)
-    return gridworlds.random_mdp(size, np.random.default_rng(config.seed))
+    return gridworlds.random_mdp(size, numpy_generator(config.seed))

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from protovalue.randomness import numpy_generator
 from protovalue.tabular.claim import claim_eigenvalues, constant_weight
 from protovalue.tabular.gridworlds import Bools, Floats, World
 from protovalue.tabular.indicators import hash_sets, one_hot, random_network_sets, random_sets
@@ -102,7 +103,7 @@ def contrast(world: World, gamma: float, proportion: float, seed: int) -> tuple[
     state = int(np.argmax(returns >= returns.max() - 1e-9))
     rewards = np.zeros((world.num_states, 2))
     rewards[state, 0] = 1.0
-    rewards[:, 1] = random_network_sets(world.observations, 1, proportion, np.random.default_rng(seed))[:, 0]
+    rewards[:, 1] = random_network_sets(world.observations, 1, proportion, numpy_generator(seed))[:, 0]
     values = successor_measure(world.random_walk, rewards, gamma)
     return Example(rewards[:, 0], values[:, 0]), Example(rewards[:, 1], values[:, 1])
 
@@ -123,7 +124,7 @@ def descents(world: World, exact: Exact, gamma: float, seed: int) -> dict[str, l
     """Gradient descent on the theorem's loss with all single states as tasks, from several random starts."""
     psi = action_successor_measure(world, np.eye(world.num_states), gamma)
     tasks = {"actions side by side": stack_actions(psi), "mean over actions": psi.mean(axis=1)}
-    rng = np.random.default_rng(seed)
+    rng = numpy_generator(seed)
     return {
         name: [descend(Y, exact.d, rng, max_steps=DESCENT_STEPS) for _ in range(STARTS)] for name, Y in tasks.items()
     }
@@ -142,7 +143,7 @@ def by_number_of_sets(
         def measure(m: int, rng: np.random.Generator, draw: Callable[..., Bools] = draw) -> Floats:
             return stack_actions(psi @ draw(m, rng).astype(np.float64))
 
-        rng = np.random.default_rng([seed, i])
+        rng = numpy_generator(seed, i)
         angles[name] = angle_by_number_of_sets(exact.by_action, measure, counts, draws, rng)
     return counts, angles
 
@@ -156,7 +157,7 @@ def by_size(world: World, exact: Exact, gamma: float, draws: int, seed: int) -> 
     n = world.num_states
     sizes = sorted({max(1, min(n - 1, round(share * n))) for share in (0, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5)})
     psi = successor_representation(world.random_walk, gamma)
-    rng = np.random.default_rng(seed)
+    rng = numpy_generator(seed)
     num_sets = min(SETS_BY_SIZE, n)
     angles, steps, share = [], [], []
     for k in sizes:
@@ -193,7 +194,7 @@ def learned(
         to_own: list[list[float]] = []
         steps: list[int] = []
         for run in range(RUNS):
-            rng = np.random.default_rng([seed, i, run])
+            rng = numpy_generator(seed, i, run)
             # A task per state up to a hundred or so: each costs time in every step.
             indicators = draw(min(n, 128), rng)
             Y = stack_actions(action_successor_measure(world, indicators, gamma))

@@ -8,6 +8,7 @@ import scipy.sparse as sp
 import torch
 
 from protovalue.losses import successor_measure_loss
+from protovalue.randomness import torch_generator
 from protovalue.tabular.gridworlds import Bools, Floats, Ints, World
 
 
@@ -84,7 +85,7 @@ def learn(
         Phi (n, d) and W (d, m, A).
     """
     n, m = indicators.shape
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch_generator(seed)
     d = config.dimensions
     phi = torch.randn(n, d, generator=generator) / d**0.5
     heads = torch.randn(d, m * num_actions, generator=generator) / d**0.5

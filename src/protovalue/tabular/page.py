@@ -15,7 +15,7 @@ from protovalue.tabular.theorem import Descent
 
 
 @dataclass(frozen=True)
-class Results:
+class PageContents:
     """All that the page shows."""
 
     config: TabularConfig
@@ -29,7 +29,7 @@ class Results:
     learned: dict[str, Learned]
 
 
-def write_page(results: Results, pictures: dict[str, Path], path: Path) -> Path:
+def write_page(results: PageContents, pictures: dict[str, Path], path: Path) -> Path:
     """Fill the template and write it beside the pictures; an old page stays whole until the new one is complete."""
     environment = Environment(
         loader=PackageLoader("protovalue.tabular", "templates"), autoescape=True, undefined=StrictUndefined
@@ -39,7 +39,7 @@ def write_page(results: Results, pictures: dict[str, Path], path: Path) -> Path:
     return path
 
 
-def facts(results: Results) -> dict[str, object]:
+def facts(results: PageContents) -> dict[str, object]:
     """The numbers of the page, formatted, under the names the template uses."""
     exact, world, config, by_size = results.exact, results.world, results.config, results.by_size
     last = [run.angles[-1] for runs in results.descents.values() for run in runs]

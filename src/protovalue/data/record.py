@@ -8,15 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protovalue.data import format as fmt
-from protovalue.data.collect import collect_command as collect_random
 from protovalue.data.collect import manifest_of
-from protovalue.data.config import CollectConfig
 from protovalue.data.dataset import open_dataset
 from protovalue.data.format import End
 from protovalue.data.writer import DatasetWriter, EpisodeBuffer
 from protovalue.envs.base import Env
 from protovalue.errors import UserError
-from protovalue.online.config import DqnConfig
 
 Array = NDArray[Any]
 
@@ -92,20 +89,3 @@ class Recorder:
         else:
             self._writer.__exit__(KeyboardInterrupt, None, None)
         self._writer = None
-
-
-def collect_command(config: CollectConfig) -> None:
-    """Collect with a random policy, or record the training of a DQN."""
-    if config.policy == "random":
-        collect_random(config)
-        return
-    from protovalue.online.dqn import train_dqn  # it imports the Recorder
-
-    agent = config.out.with_name(f"{config.out.name}-agent")
-    dqn = DqnConfig(
-        env=config.env, out=agent, data=config.out, steps=config.steps, seeds=str(config.seed), options=config.options
-    )
-    train_dqn(dqn)
-    data = open_dataset(config.out)
-    print(f"{config.out}: {data.num_transitions:,} transitions of {data.env_id} in {data.num_episodes:,} episodes")
-    print(f"the agent: pvn evaluate {agent}; its stages: pvn data info {config.out}")

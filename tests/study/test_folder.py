@@ -1,4 +1,4 @@
-"""A study's diary: every event a line at once, damage named and passed over, in all that reads it."""
+"""A study's folder: the plan as it was written, and a diary of which every event is a line at once."""
 
 import json
 import logging
@@ -8,9 +8,18 @@ import zlib
 import pytest
 
 from protovalue.cli import main
-from protovalue.diary import Events, read_diary
-from protovalue.study import state
-from protovalue.study.state import histories, read_events
+from protovalue.errors import UserError
+from protovalue.study import folder as study_folder
+from protovalue.study.command import open_study
+from protovalue.study.folder import (
+    Events,
+    History,
+    histories,
+    read_diary,
+    read_events,
+    read_study,
+    write_study,
+)
 
 STUDY = """
 environments = ["minatar/breakout"]
@@ -85,11 +94,63 @@ def test_a_damaged_line_is_named(tmp_path, line, reason):
     assert found.damage == f"{tmp_path}/events.jsonl: damaged: line 2 ({reason}): left out"
 
 
+def test_a_history_by_hand():
+    rows = [
+        {"stage": "a", "event": "start"},
+        {"stage": "b", "event": "done", "seconds": 4.0},  # its start was lost
+        {"stage": "a", "event": "failed", "seconds": 1.5, "cpu_seconds": 1.0, "error": "no luck"},
+        {"stage": "a", "event": "start"},  # killed
+        {"stage": "a", "event": "start"},
+        {"stage": "a", "event": "done", "seconds": 2.0},
+        {"stage": "b", "event": "start"},
+    ]
+    found = histories(rows)
+    assert found["a"] == History(
+        last="done", seconds=3.5, cpu_seconds=1.0, whole=False, error="", finished=True, unended=1
+    )
+    assert found["b"] == History(
+        last="start", seconds=4.0, cpu_seconds=0.0, whole=False, error="", finished=True, unended=1
+    )
+    assert histories(rows[:3])["a"].error == "no luck"
+
+
+def test_a_plan_is_read_as_it_was_written(tmp_path):
+    (tmp_path / "study.toml").write_text(STUDY)
+    study, root, laid_out = open_study(tmp_path / "study.toml", tmp_path)
+    write_study(root, laid_out.fields(study))
+    found = read_study(root)
+    assert (found.name, found.normalise, found.file) == (study.name, study.normalise, STUDY)
+    assert [(cell.env, cell.method, cell.seeds, cell.encoder) for cell in found.cells] == [
+        ("minatar/breakout", "dqn", [0], None)
+    ]
+    assert [stage.kind for stage in found.stages] == ["dqn", "evaluate"]
+    assert found.cells[0].stages == [stage.id for stage in found.stages]
+    assert found.stages[1].expect.file == f"{found.cells[0].run}/evaluation.json"
+    assert (found.stages[1].expect.steps, found.stages[1].expect.seed) == (60, 0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "wrong"),
+    [
+        ({"version": 2}, "not a study of format version 1"),
+        ({"title": 3}, "field title: found 3, expected text"),
+        ({"methods": {}}, r"field cells\[0\].method: found 'dqn', expected one of `methods`"),
+        ({"stages": []}, r"field cells\[0\].stages: found .*, expected ids of `stages`"),
+    ],
+)
+def test_what_is_no_plan_is_refused(tmp_path, changes, wrong):
+    (tmp_path / "study.toml").write_text(STUDY)
+    study, root, laid_out = open_study(tmp_path / "study.toml", tmp_path)
+    write_study(root, laid_out.fields(study) | changes)
+    with pytest.raises(UserError, match=wrong):
+        read_study(root)
+
+
 def test_status_and_plan_of_a_study_with_a_damaged_diary(tmp_path, capsys, caplog):
     (tmp_path / "study.toml").write_text(STUDY)
     (tmp_path / "out").mkdir()
     write(tmp_path / "out", "\x00\x01", '{"stage": "x", "event": "start"}')
-    state._warn.cache_clear()
+    study_folder._warn.cache_clear()
     with caplog.at_level(logging.WARNING):
         assert main(f"study status {tmp_path}/study.toml --out {tmp_path}/out".split()) == 0
         assert main(f"study plan {tmp_path}/study.toml --out {tmp_path}/out --measure no".split()) == 0

@@ -1,0 +1,32 @@
+"""`pvn collect`: experience of a random policy, or of a DQN in training."""
+
+from pathlib import Path
+
+from protovalue.data.collect import collect
+from protovalue.data.config import CollectConfig
+from protovalue.data.dataset import open_dataset
+from protovalue.online.config import DqnConfig
+
+
+def collect_command(config: CollectConfig) -> None:
+    """Collect, and say what there is now."""
+    if config.policy == "random":
+        data = collect(config)
+        then = f"look at it: pvn data info {config.out} --picture frames.png"
+    else:
+        agent = config.out.with_name(f"{config.out.name}-agent")
+        _record_training(config, agent)
+        data = open_dataset(config.out)
+        then = f"the agent: pvn evaluate {agent}; its stages: pvn data info {config.out}"
+    print(f"{config.out}: {data.num_transitions:,} transitions of {data.env_id} in {data.num_episodes:,} episodes")
+    print(then)
+
+
+def _record_training(config: CollectConfig, agent: Path) -> None:
+    """Train a DQN in the folder `agent` and keep all of its transitions."""
+    from protovalue.online.dqn import train_dqn  # here and not above, because it imports torch
+
+    seeds = str(config.seed)
+    train_dqn(
+        DqnConfig(env=config.env, out=agent, record=config.out, steps=config.steps, seeds=seeds, options=config.options)
+    )

@@ -1,0 +1,160 @@
+"""The trainer that all methods share: optimiser steps, logs, checkpoints."""
+
+import time
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from protovalue.data.sampler import Prefetcher
+from protovalue.errors import UserError
+from protovalue.interrupt import stop_on_interrupt
+from protovalue.nets.statistics import feature_statistics
+from protovalue.precision import choose_precision
+from protovalue.pretrain.base import Method, Sample
+from protovalue.progress import ProgressBar
+from protovalue.runs import Checkpoint, Run, restoring
+
+RATE = "samples_per_second"  # of the metrics the one that is no result
+
+
+class Trainer:
+    """State of pretraining between two steps.
+
+    `run` does all there is to do. Whoever wants something else between two steps calls `step`, `log` and `save`.
+    """
+
+    _loss: Tensor  # of the last step, as are its other two
+    _noted: dict[str, Tensor]
+    _norm: Tensor
+
+    def __init__(self, method: Method, run: Run, probe: Tensor, device: str, quiet: bool = False) -> None:
+        """Train `method`, which is on `device`, in the folder of `run`; features are looked at on `probe`."""
+        self.method, self.steps, self.taken = method, method.steps(), 0
+        self._run, self._probe, self._device, self._quiet = run, probe, device, quiet
+        self._precision = choose_precision(method.config.precision, device)
+        self._start()
+        self._metrics: dict[str, float] = {}  # of the last log line
+
+    def _start(self) -> None:
+        """Count from here on."""
+        self._first = self._logged = self.taken
+        self._finite = torch.ones((), dtype=torch.bool, device=self._device)  # whether all losses so far were
+        self._good = torch.zeros((), dtype=torch.int64, device=self._device)  # steps with finite losses since `first`
+        self._since = time.perf_counter()
+
+    @cached_property
+    def optimizer(self) -> torch.optim.Adam:
+        """Return Adam over all parameters that are trained."""
+        config = self.method.config
+        assert config.learning_rate is not None
+        parameters = [parameter for parameter in self.method.parameters() if parameter.requires_grad]
+        return torch.optim.Adam(parameters, config.learning_rate, (0.9, 0.999), config.adam_epsilon, fused=True)
+
+    def run(self) -> None:
+        """Take the steps that are left, log and save, until the last one or an interrupt."""
+        method, config = self.method, self.method.config
+        if config.compile:
+            method.encoder.compile()
+        budget = config.memory << 20
+        method.data.load(budget // 2)
+        prefetch = Prefetcher(method.sample, range(self.taken, self.steps), method.sample_bytes(), budget // 2)
+        bar = ProgressBar(f"pretrain {config.method}", self.steps, "steps", self.taken, self._quiet)
+        self._since = time.perf_counter()
+        with prefetch as samples, bar, stop_on_interrupt() as stop:
+            for sample in samples:
+                self.step(sample)
+                stopping = stop.requested  # read once: what comes from here on must not end a step that was not saved
+                last = self.taken == self.steps
+                if last or self.taken % config.log_every == 0:
+                    self.log()
+                if last or stopping or self.taken % config.checkpoint_every == 0:
+                    self.save()
+                bar.advance(1, f"loss {self._metrics['loss']:.4f}" if self._metrics else "")
+                if stopping and not last:
+                    raise stop.error()
+
+    def step(self, sample: Sample) -> None:
+        """Take one optimiser step on what `Method.sample` returned."""
+        method, limit = self.method, self.method.max_gradient_norm
+        on_device: Sample = {name: tensor.to(self._device, non_blocking=True) for name, tensor in sample.items()}
+        with method.in_precision(self._precision):
+            self._loss, self._noted = method.loss(on_device)
+        self.optimizer.zero_grad(set_to_none=True)
+        self._loss.backward()  # type: ignore[no-untyped-call]
+        self._loss = self._loss.detach()
+        self._finite &= torch.isfinite(self._loss)
+        self._good += self._finite
+        if limit:
+            self._norm = self._gradient_norm()
+            torch.nn.utils.clip_grads_with_norm_(method.parameters(), limit, self._norm)
+        self.optimizer.step()
+        method.after_step()
+        self.taken += 1
+        if self._device == "cpu":  # elsewhere to look would be to wait
+            self._check_finite()
+
+    def metrics(self) -> dict[str, float]:
+        """Return what the last step was like, the speed since the last log line, and what the features are like."""
+        self._check_finite()
+        rate = (self.taken - self._logged) * self.method.sampler.batch_size / (time.perf_counter() - self._since)
+        norm = self._norm if self.method.max_gradient_norm else self._gradient_norm()
+        found = {"loss": float(self._loss), "gradient_norm": float(norm), RATE: rate}
+        return found | {name: float(value) for name, value in self._noted.items()} | self._statistics()
+
+    def log(self) -> None:
+        """Write the metrics of the last step into the run."""
+        self._metrics = self.metrics()
+        self._run.log(self.taken, self._metrics)
+        self._logged, self._since = self.taken, time.perf_counter()
+
+    def save(self) -> None:
+        """Write a checkpoint."""
+        self._check_finite()
+        tensors = {f"method.{name}": tensor for name, tensor in self.method.state_dict().items()}
+        for number, state in self.optimizer.state_dict()["state"].items():
+            tensors |= {f"adam.{number}.{name}": tensor for name, tensor in state.items()}
+        self._run.save(self.taken, {name: tensor.detach().cpu().numpy() for name, tensor in tensors.items()}, {})
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Go back to a checkpoint."""
+        own: dict[str, Tensor] = {}
+        states: dict[int, dict[str, Tensor]] = {}
+        with restoring(checkpoint):
+            for key, array in checkpoint.tensors.items():
+                kind, _, name = key.partition(".")
+                if kind == "method":
+                    own[name] = torch.from_numpy(array)
+                else:
+                    number, _, slot = name.partition(".")
+                    states.setdefault(int(number), {})[slot] = torch.from_numpy(array)
+            self.method.load_state_dict(own)
+            groups = self.optimizer.state_dict()["param_groups"]
+            self.optimizer.load_state_dict({"state": states, "param_groups": groups})
+        self.taken = checkpoint.step
+        self._start()
+
+    def summary(self) -> dict[str, Any]:
+        """Return the run's final numbers: those of the last step, and of the encoder as it is now."""
+        last = {name: value for name, value in self._metrics.items() if name != RATE}
+        return {"steps": self.taken, "num_features": self.method.encoder.num_features, **last, **self._statistics()}
+
+    @torch.inference_mode()
+    def _statistics(self) -> dict[str, float]:
+        return feature_statistics(self.method.encoder(self._probe))
+
+    def _gradient_norm(self) -> Tensor:
+        gradients = [parameter.grad for parameter in self.method.parameters() if parameter.grad is not None]
+        return torch.nn.utils.get_total_norm(gradients)
+
+    def _check_finite(self) -> None:
+        """Stop at a loss that was not finite, and name its step."""
+        good = int(self._good)
+        if good < self.taken - self._first:
+            steps = sorted(int(entry.name[5:]) for entry in (self._run.path / "checkpoints").glob("step-*"))
+            kept = f"the checkpoint of step {steps[-1]} is good" if steps else "there is no checkpoint yet"
+            raise UserError(
+                f"{self._run.path}: the loss of step {self._first + good + 1} is not finite; {kept}; "
+                "try a smaller --learning-rate"
+            )

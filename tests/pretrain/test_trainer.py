@@ -1,0 +1,108 @@
+"""The trainer's public face: what `run` does is what its parts do, one after another."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from protovalue.errors import UserError
+from protovalue.pretrain.bc import BcConfig
+from protovalue.pretrain.loop import probe_of
+from protovalue.pretrain.trainer import Trainer
+from protovalue.runs import Run, read_checkpoint, read_metrics
+from protovalue.tabular.gridworlds import open_grid
+from tests.pretrain.helpers import made, successors, walks
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return walks(tmp_path_factory.mktemp("walk") / "set", successors(open_grid(4, 4)), 20, 9)
+
+
+@pytest.fixture
+def config(data, tmp_path):
+    return BcConfig(
+        out=tmp_path / "run", data=(data.folders[0].path,), encoder="minatar", steps=5, batch_size=16, threads=1,
+        log_every=2, checkpoint_every=3,
+    )  # fmt: skip
+
+
+def trainer(config, data, run, device="cpu"):
+    return Trainer(made(config, data), run, probe_of(data, data.env_id, "cpu"), device, quiet=True)
+
+
+def learned(folder):
+    return {name: array.tobytes() for name, array in read_checkpoint(folder).tensors.items()}
+
+
+def logged(folder):
+    return [{k: v for k, v in row.items() if k not in ("time", "samples_per_second")} for row in read_metrics(folder)]
+
+
+def test_step_by_step_is_a_run(config, data, tmp_path):
+    """Log lines at 2, 4 and the end, checkpoints at 3 and the end; by hand, and gone on from a checkpoint, the same."""
+    with Run.open(config.out, {}) as run:
+        whole = trainer(config, data, run)
+        assert (whole.taken, whole.steps) == (0, 5)
+        whole.run()
+        assert whole.taken == 5
+    assert [row["step"] for row in read_metrics(config.out)] == [2, 4, 5]
+    assert sorted(entry.name[-1] for entry in (config.out / "checkpoints").glob("step-*")) == ["3", "5"]
+    with Run.open(tmp_path / "hand", {}) as run:
+        one = trainer(config, data, run)
+        for step in range(3):
+            one.step(one.method.sample(step))
+            if step == 1:
+                one.log()
+        one.save()
+    with Run.open(tmp_path / "hand", {}) as run:
+        other = trainer(config, data, run)
+        other.restore(run.resumed_from)
+        assert other.taken == 3
+        for step in (3, 4):
+            other.step(other.method.sample(step))
+            other.log()
+        other.save()
+    assert learned(tmp_path / "hand") == learned(config.out)
+    assert logged(tmp_path / "hand") == logged(config.out)
+    assert other.summary() == whole.summary()
+    assert "samples_per_second" not in whole.summary()
+
+
+def test_metrics_are_of_the_last_step_and_write_nothing(config, data):
+    with Run.open(config.out, {}) as run:
+        one = trainer(config, data, run)
+        sample = one.method.sample(0)
+        expected = one.method.loss(sample)[0]
+        gradients = torch.autograd.grad(expected, list(one.method.parameters()))
+        one.step(sample)
+        found = one.metrics()
+    assert found["loss"] == pytest.approx(float(expected.detach()), rel=1e-6)
+    assert found["gradient_norm"] == pytest.approx(float(torch.cat([g.flatten() for g in gradients]).norm()), rel=1e-5)
+    assert read_metrics(config.out) == []
+
+
+@pytest.mark.parametrize("look", ["log", "save", "metrics"])
+def test_away_from_the_cpu_a_loss_is_looked_at_when_something_is_written(config, data, look):
+    """To look at it in every step would be to wait for the device; the first bad step is named all the same."""
+    with Run.open(config.out, {}) as run:
+        one = trainer(config, data, run, device="cpu:0")  # the same place by another name
+        sample = one.method.sample(0)
+        one.step(sample)
+        one.save()
+        with torch.no_grad():
+            one.method.head.weight.fill_(torch.nan)
+        one.step(sample)
+        one.step(sample)
+        with pytest.raises(UserError, match="the loss of step 2 is not finite; the checkpoint of step 1 is good"):
+            getattr(one, look)()
+
+
+def test_precision_that_was_left_open_is_that_of_the_device(config, data, monkeypatch):
+    used = []
+    with Run.open(config.out, {}) as run:
+        one = trainer(replace(config, precision="auto"), data, run)
+        real = one.method.in_precision
+        monkeypatch.setattr(one.method, "in_precision", lambda precision: (used.append(precision), real(precision))[1])
+        one.step(one.method.sample(0))
+    assert used == ["float32"]
