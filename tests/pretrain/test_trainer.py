@@ -22,7 +22,7 @@ def data(tmp_path_factory):
 @pytest.fixture
 def config(data, tmp_path):
     return BcConfig(
-        out=tmp_path / "run", data=(data.folders[0].path,), encoder="minatar", steps=5, batch_size=16, threads=1,
+        out=tmp_path / "run", data=(data.folders[0].path,), architecture="minatar", steps=5, batch_size=16, threads=1,
         log_every=2, checkpoint_every=3,
     )  # fmt: skip
 

@@ -48,7 +48,6 @@ class Trainer:
     def optimizer(self) -> torch.optim.Adam:
         """Return Adam over all parameters that are trained."""
         config = self.method.config
-        assert config.learning_rate is not None
         parameters = [parameter for parameter in self.method.parameters() if parameter.requires_grad]
         return torch.optim.Adam(parameters, config.learning_rate, (0.9, 0.999), config.adam_epsilon, fused=True)
 
