@@ -10,6 +10,7 @@ import pytest
 from protovalue.cli import main
 from protovalue.diary import Events, read_diary
 from protovalue.study import state
+from protovalue.study.command import open_study
 from protovalue.study.state import histories, read_events
 
 STUDY = """
@@ -89,9 +90,29 @@ def test_status_and_plan_of_a_study_with_a_damaged_diary(tmp_path, capsys, caplo
     (tmp_path / "study.toml").write_text(STUDY)
     (tmp_path / "out").mkdir()
     write(tmp_path / "out", "\x00\x01", '{"stage": "x", "event": "start"}')
-    state._warn.cache_clear()
+    state.warn_once.cache_clear()
     with caplog.at_level(logging.WARNING):
         assert main(f"study status {tmp_path}/study.toml --out {tmp_path}/out".split()) == 0
         assert main(f"study plan {tmp_path}/study.toml --out {tmp_path}/out --measure no".split()) == 0
     assert caplog.text.count("events.jsonl: damaged: line 1 (not JSON): left out") == 1
+    assert "0 of 2 stages are done" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"sha256": "0"}'])
+def test_status_names_a_damaged_result_and_says_nothing_of_one_that_is_missing(tmp_path, capsys, caplog, content):
+    (tmp_path / "study.toml").write_text(STUDY)
+    _, root, laid_out = open_study(tmp_path / "study.toml", tmp_path / "out")
+    words = f"study status {tmp_path}/study.toml --out {root}".split()
+    state.warn_once.cache_clear()
+    assert main(words) == 0
+    assert not caplog.text
+    files = [root / stage.expect["file"] for stage in laid_out.stages if "file" in stage.expect]
+    files += [root / stage.folder / "done.json" for stage in laid_out.stages if stage.kind == "dqn"]
+    assert len(files) == 2
+    for file in files:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(content)
+    assert main(words) == 0
+    for file in files:
+        assert caplog.text.count(f"is not done: {file}: damaged") == 1
     assert "0 of 2 stages are done" in capsys.readouterr().out

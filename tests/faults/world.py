@@ -28,7 +28,7 @@ from tests.data.published import (
     write_metadata,
     write_rlu,
 )
-from tests.faults.children import run
+from tests.faults.children import here, run
 
 STUDY = """
 environments = ["minatar/breakout"]
@@ -80,7 +80,7 @@ def build(top: Path) -> None:
         lambda: _studied(top),
     ]
     for command in words:
-        ended = run(command, top)
+        ended = here(command, top) if isinstance(command, str) else run(command, top)
         if ended.code:
             raise RuntimeError(f"{command}: {ended.said}")
     (top / "maze.txt").write_text("######\n#....#\n#.##.#\n#....#\n######\n")
@@ -249,6 +249,8 @@ class Target:
     """From the folder that it ran in and what it printed."""
     sealed: bool = True
     """Whether its files have checksums; where they have none, another content is another input."""
+    threads: bool = False
+    """Whether what it needs starts threads, which no fork outlives."""
     weight: int = 4
     """How often its files are damaged, compared with others."""
 
@@ -309,7 +311,7 @@ TARGETS = [
     ),
     Target(
         "import rlu (array_record)", "import rlu array --workers 1 --out new", ("array/*/*",), ("array",),
-        lambda top, _: data_set(top / "new"), weight=2,
+        lambda top, _: data_set(top / "new"), weight=2, threads=True,
     ),
     Target(
         "import rlu (goes on)", "import rlu rlu/Breakout --workers 1 --out imported",

@@ -344,6 +344,15 @@ def test_the_indicators_are_saved_with_the_run(config, data):
     assert float(proportions.min()) == pytest.approx(read_run(config.out)["done"]["proportion_min"])
 
 
+def test_damaged_indicators_of_a_run_that_goes_on_are_written_again(config):
+    pretrain(config, quiet=True)
+    path = config.out / "indicator" / "indicator.safetensors"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1])
+    pretrain(replace(config, steps=24), quiet=True)
+    assert path.read_bytes() == whole
+
+
 def test_a_non_finite_loss_stops_with_step_and_checkpoint(config, monkeypatch):
     real, calls = ProtoValueNetwork.loss, []
 

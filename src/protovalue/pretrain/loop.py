@@ -73,8 +73,7 @@ def pretrain(config: PretrainConfig, quiet: bool = False) -> Path:
         if run.resumed_from:
             with restoring(run.resumed_from):
                 step = _restore(method, optimizer, run.resumed_from)
-        else:
-            method.save_artifacts(run.path)
+        method.save_artifacts(run.path)  # also in a run that goes on: what is there may be damaged
         probe = _probe(data, env_id, device)
         summary: dict[str, Any] = {"steps": step, "num_features": method.encoder.num_features}
         if step < method.steps():

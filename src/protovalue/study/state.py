@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from protovalue.data.format import Manifest
+from protovalue.data.format import MANIFEST, Manifest
 from protovalue.diary import Events as Events
 from protovalue.diary import read_diary
 from protovalue.errors import UserError
@@ -21,15 +21,21 @@ log = logging.getLogger(__name__)
 
 
 def is_done(stage: Stage, root: Path) -> bool:
-    """Whether a stage's result is complete. A damaged one is not: its command says what is wrong."""
+    """Whether a stage's result is complete. A damaged one is not, and is named."""
     try:
         return _CHECKS[stage.kind](stage, root)
-    except (UserError, OSError):
+    except FileNotFoundError:
+        return False
+    except (UserError, OSError) as error:
+        warn_once(f"{stage.id} is not done: {error}")
         return False
 
 
 def _data(stage: Stage, root: Path) -> bool:
-    manifest = Manifest.read(root / stage.expect.get("data", stage.folder))
+    folder = root / stage.expect.get("data", stage.folder)
+    if not (folder / MANIFEST).exists():
+        return False
+    manifest = Manifest.read(folder)
     return manifest.complete and manifest.transitions >= stage.expect.get("transitions", 0)
 
 
@@ -76,13 +82,13 @@ def read_events(root: Path) -> list[dict[str, Any]]:
     """Read all events; a line that is damaged, or that a kill cut short, is left out and named."""
     lines = read_diary(root)
     if lines.damage:
-        _warn(lines.damage)
+        warn_once(lines.damage)
     return lines.rows
 
 
 @cache
-def _warn(damage: str) -> None:
-    """Say it once: events are read again whenever a stage has ended."""
+def warn_once(damage: str) -> None:
+    """Say it once: events and results are read again whenever a stage has ended."""
     log.warning("%s", damage)
 
 
