@@ -34,7 +34,7 @@ TRIES: dict[str, Try] = {
     "kill": lambda world, number: campaign.try_kills(world, number),
     "disk": lambda world, number: campaign.try_full_disk(world, number),
 }
-LEAST = {"damage": (5_200, 330), "kill": (320, 33), "disk": (156, 26)}  # cases of the long campaign and of the quick one
+LEAST = {"damage": (5_040, 330), "kill": (306, 33), "disk": (78, 26)}  # cases of the long campaign and of the quick one
 SHOWN = {"damage": (*GOOD, *BAD), "kill": (UNCHANGED, *BAD), "disk": (CLEAN, UNCHANGED, *BAD)}
 
 
@@ -60,7 +60,9 @@ def try_all(world: World, kind: str, least: int) -> list[Found]:
             bad = [one for one in new if one.outcome in BAD]
             if bad:
                 campaign.save_case(world, bad[0], FAILED / kind)
-                print(f"seed {world.seed}, {kind} {number}: {bad[0].command}: {bad[0].outcome}: {bad[0].what}", flush=True)
+                print(
+                    f"seed {world.seed}, {kind} {number}: {bad[0].command}: {bad[0].outcome}: {bad[0].what}", flush=True
+                )
             found += new
             number += 1
             bar.advance(len(new))

@@ -136,6 +136,17 @@ def test_a_model_of_other_tensors_is_named(folder):
     load_encoder(folder)
 
 
+@pytest.mark.parametrize("wild", [float("nan"), float("inf"), -float("inf")])
+def test_a_parameter_that_is_not_finite_is_named(folder, wild):
+    tensors = load_file(folder / "model.safetensors")
+    tensors["dense.weight"][3, 5] = wild
+    save_file(tensors, folder / "model.safetensors")
+    fields = read_json(folder / "config.json")
+    write_json(folder / "config.json", {**fields, "crc32": size_and_crc(folder / "model.safetensors")[1]})
+    with pytest.raises(UserError, match="model.safetensors: damaged: tensor dense.weight: found numbers that are not"):
+        load_encoder(folder)
+
+
 def test_a_file_that_is_no_model_is_named(folder):
     (folder / "model.safetensors").write_bytes(struct.pack("<Q", 1 << 40) + b"{}")
     fields = read_json(folder / "config.json")

@@ -143,7 +143,11 @@ def load_encoder(path: Path | str, device: str = "cpu") -> FrozenEncoder:
         _check_shapes(config, folder)
         encoder = make_encoder(config.encoder, config.observation_shape, config.width, torch.Generator().manual_seed(0))
         encoder.readout = config.readout
-        encoder.load_state_dict(load_file(folder / MODEL))
+        tensors = load_file(folder / MODEL)
+        wild = [name for name, tensor in tensors.items() if not tensor.isfinite().all()]
+        if wild:
+            raise UserError(f"{folder / MODEL}: damaged: tensor {min(wild)}: found numbers that are not finite")
+        encoder.load_state_dict(tensors)
     except FileNotFoundError:
         raise UserError(f"{folder / MODEL}: missing") from None
     except (RuntimeError, SafetensorError) as error:

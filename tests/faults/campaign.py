@@ -1,4 +1,4 @@
-"""The campaign: damaged files, kills and full disks, each case from a seed and a number; what came of them, by command."""
+"""The campaign: damaged files, kills and full disks, each from a seed and a number, and what came of them."""
 
 import json
 import os
@@ -68,7 +68,10 @@ class World:
         """Return what comes out of undamaged files, and what is said then; it must be the same twice."""
         if target.name not in self.results:
             found = []
-            for run in (children.run if target.threads or not isinstance(target.words, str) else children.here, children.run):
+            for run in (
+                children.run if target.threads or not isinstance(target.words, str) else children.here,
+                children.run,
+            ):
                 folder = self.fresh(target.needs)
                 ended = run(target.words, folder)
                 if ended.code:
@@ -76,9 +79,8 @@ class World:
                 found.append(target.result(folder, ended.printed))
             if found[0] != found[1]:
                 raise RuntimeError(f"{target.name}: not the same twice: {found[0]} {found[1]}")
-            self.results[target.name] = found[1], _lines(ended.said + ended.printed)
+            self.results[target.name] = found[1], _lines(_all_said(target, folder, ended))
         return self.results[target.name]
-
 
     def ended(self, job: Job) -> tuple[Any, float]:
         """Return what comes out of a command that is not killed, and how many seconds it takes."""
@@ -94,6 +96,12 @@ class World:
 def _lines(said: str) -> set[str]:
     """Lines without their numbers, which differ from time to time."""
     return {"".join("0" if one.isdigit() else one for one in line) for line in said.splitlines()}
+
+
+def _all_said(target: Target, folder: Path, ended: Ended) -> str:
+    """All in which a command can say what it left out."""
+    pages = [path.read_text() for glob in target.says for path in sorted(folder.glob(glob))]
+    return "\n".join([ended.said, ended.printed, *pages])
 
 
 # Damaged files
@@ -125,9 +133,7 @@ def try_damage(world: World, number: int, targets: list[Target] = TARGETS) -> Fo
     return Found(number, target.name, _judge(target, folder, path, ended, expected, usual, free), what, ended.said)
 
 
-def _judge(
-    target: Target, folder: Path, path: Path, ended: Ended, expected: Any, usual: set[str], free: bool
-) -> str:
+def _judge(target: Target, folder: Path, path: Path, ended: Ended, expected: Any, usual: set[str], free: bool) -> str:
     if ended.hung:
         return HANG
     if ended.grown > ROOM or "out of memory" in ended.said:
@@ -135,7 +141,7 @@ def _judge(
     if "Traceback (most recent call last)" in ended.said or ended.code not in (0, 2):
         return TRACEBACK
     names = [str(one.relative_to(folder)) for one in (path, *path.parents) if one != folder and folder in one.parents]
-    new = [line for line in (ended.said + ended.printed).splitlines() if not _lines(line) <= usual]
+    new = [line for line in _all_said(target, folder, ended).splitlines() if not _lines(line) <= usual]
     if ended.code == 2:
         last = ended.said.strip().splitlines()[-1]
         one = sum(line.startswith("pvn: ") for line in ended.said.splitlines()) == 1
@@ -219,7 +225,7 @@ def _continued(job: Job, folder: Path, ended: Ended, expected: Any) -> str:
         return TRACEBACK
     if ended.code:
         return UNCLEAR
-    left = [path for path in folder.rglob(".*")]
+    left = list(folder.rglob(".*"))
     return UNCHANGED if job.result(folder) == expected and not left else SILENT
 
 
@@ -234,7 +240,9 @@ def table(found: list[Found], title: str, outcomes: tuple[str, ...] = (*GOOD, *B
     rows.append(["all", *(str(sum(counts[name, outcome] for name in commands)) for outcome in outcomes)])
     rows = [[title, *outcomes], *rows]
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    lines = ["| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |" for row in rows]
+    lines = [
+        "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |" for row in rows
+    ]
     lines.insert(1, "|" + "|".join("-" * (width + 1) + (":" if i else "-") for i, width in enumerate(widths)) + "|")
     return "\n".join(lines)
 

@@ -7,7 +7,6 @@ import random
 import re
 import struct
 import tomllib
-import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -121,11 +120,15 @@ def mutant(fields: Any, chance: Chance) -> Any:
 
 def deep(text: str, chance: Chance) -> str:
     """Nest a value of JSON or TOML text far too deep, or write a number of far too many digits."""
-    values = [match for match in re.finditer(r"[:=]\s*([0-9.]+|true|false|\"[^\"\n]*\")", text)]
+    values = list(re.finditer(r"[:=]\s*([0-9.]+|true|false|\"[^\"\n]*\")", text))
     if not values:
         return "[" * DEEP + "]" * DEEP
     start, end = chance.choice(values).span(1)
-    return text[:start] + chance.choice(["[" * DEEP + "]" * DEEP, '{"a":' * DEEP + "1" + "}" * DEEP, "9" * 6000]) + text[end:]
+    return (
+        text[:start]
+        + chance.choice(["[" * DEEP + "]" * DEEP, '{"a":' * DEEP + "1" + "}" * DEEP, "9" * 6000])
+        + text[end:]
+    )
 
 
 def toml(value: Any) -> str:
@@ -340,8 +343,3 @@ def damage(path: Path, others: list[Path], chance: Chance) -> tuple[str, bool]:
     name = chance.choice(list(BYTES))
     path.write_bytes(BYTES[name](before, chance))
     return name, False
-
-
-def crc_unchanged(before: bytes, after: bytes) -> bool:
-    """Whether a CRC-32 does not notice a change."""
-    return zlib.crc32(before) == zlib.crc32(after)

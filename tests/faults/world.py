@@ -66,7 +66,6 @@ def build(top: Path) -> None:
     """Make it in an empty folder, in which the commands run: all paths are relative to it."""
     words: list[str | Callable[[], object]] = [
         lambda: _published(top),  # ArrayRecord's threads would not outlive a fork
-
         f"collect {GAME} --steps 200 --num-envs 2 --out data",
         f"{PRETRAIN} --steps 4 --out pre",
         f"{PRETRAIN} --steps 2 --out pre-part",
@@ -189,7 +188,9 @@ def curves(run_folder: Path) -> list[dict[str, Any]]:
     """Metrics without times."""
     rows = map(json.loads, (run_folder / "metrics.jsonl").read_text().splitlines())
     timed = ("time", "crc32")
-    return [{k: v for k, v in row.items() if k not in timed and "per_second" not in k and "/s" not in k} for row in rows]
+    return [
+        {k: v for k, v in row.items() if k not in timed and "per_second" not in k and "/s" not in k} for row in rows
+    ]
 
 
 def data_set(folder: Path) -> dict[str, Any]:
@@ -247,6 +248,8 @@ class Target:
     """Files and folders that it runs with."""
     result: Result
     """From the folder that it ran in and what it printed."""
+    says: tuple[str, ...] = ()
+    """Globs of what it writes that says what was passed over, beside what it prints."""
     sealed: bool = True
     """Whether its files have checksums; where they have none, another content is another input."""
     threads: bool = False
@@ -282,14 +285,12 @@ def _under(folder: str, names: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(f"{folder}/{name}" for name in names)
 
 
-def _new_part(top: Path, _: str) -> Any:
-    """What a continued collection added; what was there has its own checksums."""
+def _added(folder: Path, before: int) -> Any:
+    """What a command adds to a data set of so many transitions; what was there is not read and has its checksums."""
     return {
-        "manifest": fields(top / "data/manifest.json"),
-        "actions": digest((top / "data/actions.bin").read_bytes()[800:]),
-        "rewards": digest((top / "data/rewards.bin").read_bytes()[800:]),
-        **files(top / "data", "episodes.bin"),
-    }
+        "manifest": fields(folder / "manifest.json"), **files(folder, "episodes.bin"),
+        "added": [digest((folder / name).read_bytes()[4 * before :]) for name in ("actions.bin", "rewards.bin")],
+    }  # fmt: skip
 
 
 def _verified(top: Path, printed: str) -> Any:
@@ -300,7 +301,10 @@ def _verified(top: Path, printed: str) -> Any:
 TARGETS = [
     Target("data info", "data info data --picture p.png", DATA, ("data",), _info),
     Target("data verify", "data verify data", DATA, ("data",), _verified),
-    Target("collect", f"collect {GAME} --steps 230 --num-envs 2 --out data", DATA, ("data",), _new_part, weight=3),
+    Target(
+        "collect", f"collect {GAME} --steps 230 --num-envs 2 --out data", DATA, ("data",),
+        lambda top, _: _added(top / "data", 200), weight=3,
+    ),
     Target(
         "import rlu", "import rlu rlu/Breakout --workers 1 --out new", ("rlu/*/*",), ("rlu",),
         lambda top, _: data_set(top / "new"),
@@ -318,8 +322,8 @@ TARGETS = [
         ("imported/manifest.json", "imported/*.bin"), ("rlu", "imported"), lambda top, printed: printed, weight=2,
     ),
     Target(
-        "import dqn-replay", "import dqn-replay dqn-replay/Breakout --out new", ("dqn-replay/*/*/*/*",), ("dqn-replay",),
-        lambda top, _: data_set(top / "new"),
+        "import dqn-replay", "import dqn-replay dqn-replay/Breakout --out new", ("dqn-replay/*/*/*/*",),
+        ("dqn-replay",), lambda top, _: data_set(top / "new"),
     ),
     Target(
         "import minari", "import minari minari --workers 1 --out new", ("minari/*",), ("minari",),
@@ -355,7 +359,7 @@ TARGETS = [
     Target(
         "dqn (records)", f"{RECORD} --steps 24 --out record-part",
         (*_under("record-part", REPLAYED), "recorded/manifest.json", "recorded/*.bin"), ("record-part", "recorded"),
-        lambda top, _: (agents(top / "record-part"), data_set(top / "recorded")), weight=2,
+        lambda top, _: (agents(top / "record-part"), _added(top / "recorded", 20)), weight=2,
     ),
     Target(
         "evaluate", "evaluate on --episodes 4 --out new.json",
@@ -373,11 +377,11 @@ TARGETS = [
     ),
     Target(
         "report", "report study --features none --draws 100 --out new", REPORT_FILES, ("study",),
-        lambda top, _: report(top / "new"), weight=2,
+        lambda top, _: report(top / "new"), says=("new/index.html",), weight=2,
     ),
     Target(
         "report (features)", "report study --features first --draws 100 --out new", REPORT_FILES, ("study",),
-        lambda top, _: report(top / "new"), weight=1,
+        lambda top, _: report(top / "new"), says=("new/index.html",), weight=1,
     ),
     Target("tabular --map", _maze, ("maze.txt",), ("maze.txt",), _printed, sealed=False, weight=1),
 ]  # fmt: skip

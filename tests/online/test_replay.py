@@ -294,7 +294,7 @@ def test_every_byte_that_a_checkpoint_needs_is_checked_when_it_is_read(tmp_path,
 
 
 def test_an_action_that_there_is_not_is_named_whatever_the_checksums_say(tmp_path):
-    """Five actions: 19 is action 4 of the last kind, 20 would be action 5. The slot after the last counts for nothing."""
+    """Five actions: 19 is action 4 of the last kind, 20 would be action 5. The open slot has none."""
     replay, no = Replay(1, 10, Layout((2,), np.float16, 5)), np.zeros(1, np.bool_)
     replay.begin(np.zeros((1, 2)))
     for _ in range(3):
