@@ -17,6 +17,7 @@ from protovalue.config import EnvOptions
 from protovalue.errors import UserError
 from protovalue.files import beside, make_folder, read_json, size_and_crc, write_atomic, write_json
 from protovalue.nets.encoders import Encoder, make_encoder
+from protovalue.nets.layers import ObservationShapeError
 from protovalue.schema import checked, require
 
 CONFIG, MODEL, CARD = "config.json", "model.safetensors", "README.md"
@@ -148,6 +149,8 @@ def load_encoder(path: Path | str, device: str = "cpu") -> FrozenEncoder:
         if wild:
             raise UserError(f"{folder / MODEL}: damaged: tensor {min(wild)}: found numbers that are not finite")
         encoder.load_state_dict(tensors)
+    except ObservationShapeError as error:
+        raise UserError(f"{folder / CONFIG}: {error}") from error
     except FileNotFoundError:
         raise UserError(f"{folder / MODEL}: missing") from None
     except (RuntimeError, SafetensorError) as error:

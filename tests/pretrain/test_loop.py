@@ -28,6 +28,7 @@ from protovalue.pretrain.methods import method_class, method_names
 from protovalue.pretrain.pvn import ProtoValueNetwork, PvnConfig
 from protovalue.pretrain.random import RandomConfig
 from protovalue.runs import read_checkpoint, read_metrics, read_run
+from tests.data.helpers import made_up, manifest, write
 
 
 @pytest.fixture(scope="module")
@@ -420,6 +421,17 @@ def test_a_method_of_another_data_set_is_refused(config, tmp_path):
     collect(CollectConfig("minatar/breakout", tmp_path / "d2", steps=300, seed=5), quiet=True)
     with pytest.raises(UserError, match="another config: data_checksum"):
         pretrain(replace(config, data=(tmp_path / "d2",)), quiet=True)
+
+
+@pytest.mark.parametrize(
+    ("shape", "expected"),
+    [((6,), r"found \(2, 6\), expected \(stack, H, W\)"), ((2, 3), r"found \(2, 2, 3\), expected frames of at least")],
+)
+def test_observations_that_no_encoder_takes_are_named_with_their_data_set(config, tmp_path, shape, expected):
+    like = manifest(frame_shape=shape)
+    write(tmp_path / "flat", [made_up(5, np.random.default_rng(0), like=like)], frame_shape=shape)
+    with pytest.raises(UserError, match=f"^{tmp_path / 'flat'}: observation shape: {expected}"):
+        pretrain(replace(config, data=(tmp_path / "flat",)), quiet=True)
 
 
 def test_every_method_has_a_help_text_with_an_example(capsys):

@@ -14,6 +14,7 @@ from protovalue.errors import UserError, unknown
 from protovalue.nets.layers import (
     Conv,
     Dense,
+    ObservationShapeError,
     Padding,
     check_observation_shape,
     flatten,
@@ -47,7 +48,7 @@ class Encoder(nn.Module):
         super().__init__()
         stack, height, width, channels = check_observation_shape(observation_shape)
         if min(height, width) < self.minimum_size:
-            raise UserError(
+            raise ObservationShapeError(
                 f"observation shape: found {tuple(observation_shape)}, expected frames of at least "
                 f"{self.minimum_size} x {self.minimum_size} for this encoder"
             )

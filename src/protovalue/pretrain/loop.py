@@ -18,6 +18,7 @@ from protovalue.envs.probe import random_observations
 from protovalue.envs.registry import import_module_of, make
 from protovalue.errors import UserError
 from protovalue.interrupt import stop_on_interrupt
+from protovalue.nets.layers import ObservationShapeError
 from protovalue.nets.memory import keep_freed_memory
 from protovalue.nets.statistics import feature_statistics
 from protovalue.precision import Precision
@@ -67,7 +68,11 @@ def pretrain(config: PretrainConfig, quiet: bool = False) -> Path:
     config = replace(config, threads=torch.get_num_threads(), precision=_precision(config, device))
     recorded = {**config_fields(config), "data_checksum": data.checksum if data else None}
     with Run.open(config.out, recorded, MAY_CHANGE) as run:
-        method = cls(config, data, observation_shape, device).to(device)
+        try:
+            method = cls(config, data, observation_shape, device).to(device)
+        except ObservationShapeError as error:
+            where = ", ".join(str(folder.path) for folder in data.folders) if data else env_id
+            raise UserError(f"{where}: {error}") from error
         optimizer = _optimizer(method, config)
         step = 0
         if run.resumed_from:
