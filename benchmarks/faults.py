@@ -34,7 +34,7 @@ TRIES: dict[str, Try] = {
     "kill": lambda world, number: campaign.try_kills(world, number),
     "disk": lambda world, number: campaign.try_full_disk(world, number),
 }
-LEAST = {"damage": (5_040, 330), "kill": (306, 33), "disk": (78, 26)}  # cases of the long campaign and of the quick one
+LEAST = {"damage": (5_040, 150), "kill": (306, 15), "disk": (78, 13)}  # of the long campaign and of the quick one
 SHOWN = {"damage": (*GOOD, *BAD), "kill": (UNCHANGED, *BAD), "disk": (CLEAN, UNCHANGED, *BAD)}
 
 
