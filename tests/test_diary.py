@@ -9,6 +9,7 @@ import pytest
 
 from protovalue.cli import main
 from protovalue.diary import Events, read_diary
+from protovalue.files import write_json
 from protovalue.study import state
 from protovalue.study.command import open_study
 from protovalue.study.state import histories, read_events
@@ -116,3 +117,20 @@ def test_status_names_a_damaged_result_and_says_nothing_of_one_that_is_missing(t
     for file in files:
         assert caplog.text.count(f"is not done: {file}: damaged") == 1
     assert "0 of 2 stages are done" in capsys.readouterr().out
+
+
+def test_status_and_plan_say_that_the_diary_has_lost_the_time_of_a_done_stage(tmp_path, caplog):
+    (tmp_path / "study.toml").write_text(STUDY)
+    _, root, laid_out = open_study(tmp_path / "study.toml", tmp_path / "out")
+    trained = next(stage for stage in laid_out.stages if stage.kind == "dqn")
+    (root / trained.folder).mkdir(parents=True)
+    write_json(root / trained.folder / "done.json", {"steps": 60})
+    lines = [json.dumps({"stage": trained.id, "event": event, "seconds": 3.0}) for event in ("start", "done")]
+    for kept, said in ((2, False), (1, True), (0, True)):
+        write(root, *lines[:kept])
+        for words in ("status", "plan --measure no"):
+            state.warn_once.cache_clear()
+            caplog.clear()
+            assert main(f"study {words} {tmp_path}/study.toml --out {root}".split()) == 0
+            assert (f"{root}/events.jsonl: has no time of 1 of 1 done stages" in caplog.text) == said
+            assert bool(caplog.text) == said
