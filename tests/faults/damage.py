@@ -77,6 +77,13 @@ def unseen(data: bytes, chance: Chance) -> bytes:
     return bytes(changed)
 
 
+def fewer_lines(data: bytes, chance: Chance) -> bytes:
+    """Take a line away, wherever it is: what is left is whole."""
+    lines = data.splitlines(keepends=True)
+    del lines[chance.randrange(len(lines))]
+    return b"".join(lines)
+
+
 BYTES: dict[str, Callable[[bytes, Chance], bytes]] = {
     "flip": flip, "truncate": truncate, "zeros": zeros, "garbage": garbage, "twice": twice,
 }  # fmt: skip
@@ -168,7 +175,7 @@ def mutated_lines(path: Path, chance: Chance) -> None:
     number = chance.randrange(len(lines))
     fields = json.loads(lines[number])
     del fields["crc32"]
-    lines[number] = chance.choice([json_line(mutant(fields, chance)), lines[number] * 2, b"", b"[]\n", b"{}\n"])
+    lines[number] = chance.choice([json_line(mutant(fields, chance)), lines[number] * 2, b"[]\n", b"{}\n"])
     path.write_bytes(b"".join(lines))
 
 
@@ -340,6 +347,9 @@ def damage(path: Path, others: list[Path], chance: Chance) -> tuple[str, bool]:
     if path.suffix in (".bin", ".safetensors") and chance.random() < 0.25:
         path.write_bytes(unseen(before, chance))
         return "unseen by a CRC-32", True
+    if path.suffix == ".jsonl" and chance.random() < 0.3:
+        path.write_bytes(fewer_lines(before, chance))
+        return "a line less", False
     name = chance.choice(list(BYTES))
     path.write_bytes(BYTES[name](before, chance))
     return name, False

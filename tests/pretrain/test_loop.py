@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,22 +14,26 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from safetensors.numpy import load_file, save_file
 
 from protovalue.cli import main
 from protovalue.config import CollectConfig, PretrainConfig
+from protovalue.data import format as fmt
 from protovalue.data.collect import collect
 from protovalue.data.dataset import Dataset, open_dataset
 from protovalue.data.sampler import Prefetcher, Sampler
 from protovalue.encoder import load_encoder
 from protovalue.errors import UserError
+from protovalue.files import read_json, size_and_crc, write_json
 from protovalue.indicators.precompute import load_indicator
 from protovalue.pretrain import loop
 from protovalue.pretrain.loop import pretrain
 from protovalue.pretrain.methods import method_class, method_names
 from protovalue.pretrain.pvn import ProtoValueNetwork, PvnConfig
 from protovalue.pretrain.random import RandomConfig
+from protovalue.pretrain.reward import RewardConfig
 from protovalue.runs import read_checkpoint, read_metrics, read_run
-from tests.data.helpers import made_up, manifest, write
+from tests.data.helpers import forge, made_up, manifest, write
 
 
 @pytest.fixture(scope="module")
@@ -366,6 +371,42 @@ def test_a_non_finite_loss_stops_with_step_and_checkpoint(config, monkeypatch):
     with pytest.raises(UserError, match="the loss of step 13 is not finite; the checkpoint of step 10 is good"):
         pretrain(config, quiet=True)
     assert calls == list(range(13)), "at once"
+
+
+def test_a_loss_that_is_not_finite_names_the_data_set(config, data, tmp_path):
+    shutil.copytree(data, tmp_path / "set")
+    rewards = np.fromfile(tmp_path / "set/rewards.bin", fmt.REWARD)
+    forge(tmp_path / "set", rewards=np.full_like(rewards, np.nan))
+    given = {field.name: getattr(config, field.name) for field in fields(PretrainConfig)}
+    learned = RewardConfig(**{**given, "method": "reward", "data": (tmp_path / "set",)})
+    with pytest.raises(UserError, match=f"step 1 is not finite; .* look at the rewards of {tmp_path / 'set'}$"):
+        pretrain(learned, quiet=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "expected"),
+    [
+        ("adam.0.exp_avg", lambda array: array[..., :1].copy(), "adam.0: found"),
+        ("adam.0.exp_avg_sq", lambda array: array.astype(np.int32), "adam.0: found"),
+        ("adam.1.step", lambda array: np.repeat(array, 2), "adam.1: found"),
+        ("adam.99.step", lambda array: np.zeros(()), "list index out of range"),
+        ("adam.0.exp_avg", lambda array: array * np.nan, "adam.0.exp_avg: found numbers that are not finite"),
+        ("method.encoder.dense.weight", lambda array: array + np.inf, "dense.weight: found numbers that are not"),
+    ],
+)
+def test_a_checkpoint_whose_tensors_do_not_fit_is_named(config, name, change, expected):
+    """All checksums hold. Adam's fused step would read moments beyond their ends."""
+    pretrain(replace(config, steps=2), quiet=True)
+    (checkpoint,) = (config.out / "checkpoints").iterdir()
+    path = checkpoint / "tensors.safetensors"
+    tensors = load_file(path)
+    save_file({**tensors, name: np.ascontiguousarray(change(tensors.get(name, np.zeros(()))))}, path)
+    size, crc = size_and_crc(path)
+    write_json(checkpoint / "state.json", {**read_json(checkpoint / "state.json"), "bytes": size, "crc32": crc})
+    with pytest.raises(UserError) as raised:
+        pretrain(config, quiet=True)
+    assert str(raised.value).startswith(f"{checkpoint}: damaged: it does not hold the state of such a run (")
+    assert expected in str(raised.value)
 
 
 def test_damaged_or_missing_encoders(config, tmp_path, monkeypatch):

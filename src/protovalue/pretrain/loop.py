@@ -194,7 +194,7 @@ def _train(
             stopping = stop.requested  # read once: what comes from here on must not end a step that was not saved
             saving = step % config.checkpoint_every == 0 or step == steps or stopping
             if (log_now or saving or device == "cpu") and int(good) < step - first:
-                _stop_at_non_finite(run, first + int(good) + 1)
+                _stop_at_non_finite(run, first + int(good) + 1, method.data)
             if log_now:
                 now = time.perf_counter()
                 rate = (step - last_step) * method.sampler.batch_size / (now - last_time)
@@ -222,10 +222,14 @@ def _gradient_norm(method: Method) -> Tensor:
     return torch.nn.utils.get_total_norm(gradients)
 
 
-def _stop_at_non_finite(run: Run, step: int) -> None:
+def _stop_at_non_finite(run: Run, step: int, data: Dataset) -> None:
     steps = sorted(int(entry.name[5:]) for entry in (run.path / "checkpoints").glob("step-*"))
     kept = f"the checkpoint of step {steps[-1]} is good" if steps else "there is no checkpoint yet"
-    raise UserError(f"{run.path}: the loss of step {step} is not finite; {kept}; try a smaller --learning-rate")
+    where = ", ".join(str(folder.path) for folder in data.folders)
+    raise UserError(
+        f"{run.path}: the loss of step {step} is not finite; {kept}; try a smaller --learning-rate, "
+        f"or look at the rewards of {where}"
+    )
 
 
 def _tensors(method: Method, optimizer: torch.optim.Adam) -> dict[str, np.ndarray[Any, Any]]:
@@ -237,10 +241,12 @@ def _tensors(method: Method, optimizer: torch.optim.Adam) -> dict[str, np.ndarra
 
 
 def _restore(method: Method, optimizer: torch.optim.Adam | None, checkpoint: Checkpoint) -> int:
-    """Put a checkpoint's tensors back; return its step."""
+    """Put a checkpoint's tensors back; return its step. Raises ValueError where they are not those of such a run."""
     states: dict[int, dict[str, Tensor]] = {}
     own: dict[str, Tensor] = {}
     for key, array in checkpoint.tensors.items():
+        if not np.isfinite(array).all():
+            raise ValueError(f"{key}: found numbers that are not finite")
         kind, _, name = key.partition(".")
         if kind == "method":
             own[name] = torch.from_numpy(array)
@@ -249,8 +255,20 @@ def _restore(method: Method, optimizer: torch.optim.Adam | None, checkpoint: Che
             states.setdefault(int(number), {})[slot] = torch.from_numpy(array)
     method.load_state_dict(own)
     if optimizer is not None:
+        _check_moments(optimizer, states)
         optimizer.load_state_dict({"state": states, "param_groups": optimizer.state_dict()["param_groups"]})
     return checkpoint.step
+
+
+def _check_moments(optimizer: torch.optim.Adam, states: dict[int, dict[str, Tensor]]) -> None:
+    """Raise ValueError for moments that are not the parameters': Adam's fused step would read beyond their ends."""
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    for number, state in states.items():
+        shape, kind = list(parameters[number].shape), parameters[number].dtype
+        expected: dict[str, Any] = {"exp_avg": (shape, kind), "exp_avg_sq": (shape, kind), "step": ([1], torch.float32)}
+        found = {name: (list(tensor.shape), tensor.dtype) for name, tensor in state.items()}
+        if found != expected:
+            raise ValueError(f"adam.{number}: found {found}, expected {expected}")
 
 
 def _card(config: PretrainConfig, data: Dataset | None, env_id: str, summary: dict[str, Any]) -> list[str]:
