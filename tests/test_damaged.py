@@ -230,3 +230,17 @@ def test_flipped_bytes_of_a_replay_stop_a_run_that_would_go_on(made, tmp_path, c
     capsys.readouterr()
     assert main((words + "50").split()) == 2
     assert "replay/rewards.bin: damaged: the slots 0 to 39 of the seed number 0" in capsys.readouterr().err
+
+
+def test_a_state_that_no_game_can_be_in_is_named_with_its_checkpoint(made, tmp_path, capsys):
+    words = f"dqn --env minatar/breakout --out {tmp_path}/run --keep-replay --replay-min 5 --steps "
+    assert main((words + "8").split()) == 0
+    (checkpoint,) = (tmp_path / "run/checkpoints").iterdir()
+    fields = read_json(checkpoint / "state.json")
+    fields["state"]["env"]["games"][0]["bricks"] = ["a" * 5000]
+    write_json(checkpoint / "state.json", fields)
+    capsys.readouterr()
+    assert main((words + "10").split()) == 2
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith(f"pvn: {checkpoint}: minatar/breakout: the saved state is damaged: ")
+    assert len(last) < 400 + len(str(checkpoint))

@@ -181,6 +181,30 @@ def test_a_damaged_line_of_metrics_is_named_and_the_run_goes_on(tmp_path, uninte
     assert caplog.text == ""
 
 
+@pytest.mark.parametrize("kept", [slice(0, 0), slice(0, 27), slice(1, 28), slice(0, 28, 3)])
+def test_lines_of_metrics_that_are_gone_are_said_and_the_run_goes_on(tmp_path, caplog, kept):
+    """28 lines until the checkpoint of step 28, of which each has its own checksum; then two more, which come again."""
+    train(tmp_path / "run", Config(), stop_at=30)
+    path = tmp_path / "run" / "metrics.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    assert len(lines) == 30
+    left = lines[:28][kept]
+    path.write_bytes(b"".join([*left, *lines[28:]]))
+    said = f"{path}: damaged: found {len(left)} lines until step 28, expected 28"
+    with pytest.raises(UserError, match=re.escape(said)):
+        read_metrics(tmp_path / "run", whole=True)
+    train(tmp_path / "run", Config(), stop_at=28)
+    assert f"{said}: the run goes on without them" in caplog.text
+    assert path.read_bytes() == b"".join(left)
+    caplog.clear()
+    train(tmp_path / "run", Config())
+    assert caplog.text.count("the run goes on without them") == 1  # no checkpoint was written since
+    caplog.clear()
+    train(tmp_path / "run", Config())
+    read_metrics(tmp_path / "run", whole=True)
+    assert not caplog.text
+
+
 def test_a_last_line_of_metrics_that_a_kill_cut_short_is_cut_off_and_said(tmp_path, uninterrupted, caplog):
     train(tmp_path / "run", Config(), stop_at=28)
     path = tmp_path / "run" / "metrics.jsonl"

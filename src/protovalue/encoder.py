@@ -17,6 +17,7 @@ from protovalue.envs.options import check_recorded
 from protovalue.errors import UserError
 from protovalue.files import beside, make_folder, read_json, size_and_crc, write_atomic, write_json
 from protovalue.nets.encoders import Encoder, make_encoder
+from protovalue.nets.layers import ObservationShapeError
 from protovalue.randomness import throwaway
 from protovalue.registry import name_of
 from protovalue.schema import checked, require
@@ -152,7 +153,13 @@ def load_encoder(path: Path | str, device: str = "cpu") -> FrozenEncoder:
         _check_shapes(config, folder)
         encoder = _make(config)
         encoder.readout = config.readout
-        encoder.load_state_dict(load_file(folder / MODEL))
+        tensors = load_file(folder / MODEL)
+        wild = [name for name, tensor in tensors.items() if not tensor.isfinite().all()]
+        if wild:
+            raise UserError(f"{folder / MODEL}: damaged: tensor {min(wild)}: found numbers that are not finite")
+        encoder.load_state_dict(tensors)
+    except ObservationShapeError as error:
+        raise UserError(f"{folder / CONFIG}: {error}") from error
     except FileNotFoundError:
         raise UserError(f"{folder / MODEL}: missing") from None
     except (RuntimeError, SafetensorError) as error:

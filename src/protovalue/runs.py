@@ -9,7 +9,7 @@ import re
 import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, is_dataclass
 from importlib import metadata
 from pathlib import Path
@@ -80,6 +80,8 @@ class Checkpoint:
     state: dict[str, Any]
     path: Path = Path()
     """Where it was read from."""
+    lines: int = 0
+    """Lines of metrics that had been written then."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +107,8 @@ class _State:
     bytes: int
     crc32: int
     state: dict[str, Any]
+    lines: int = 0
+    """Lines of metrics.jsonl until then; each has a checksum, but nothing else tells that one is gone."""
 
 
 @contextmanager
@@ -123,8 +127,10 @@ class Run:
     Use as a context manager. `resumed_from` is the newest good checkpoint, or None at the beginning.
     """
 
-    def __init__(self, path: Path, lock: FolderLock, resumed_from: Checkpoint | None, keep: int) -> None:
-        self.path, self._lock, self._keep = path, lock, keep
+    def __init__(
+        self, path: Path, lock: FolderLock, resumed_from: Checkpoint | None, keep: int, lines: int = 0
+    ) -> None:
+        self.path, self._lock, self._keep, self._lines = path, lock, keep, lines
         self.resumed_from = resumed_from
         self._metrics = open_file(path / METRICS, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         self._events = _Events(path / EVENTS, None if resumed_from is None else resumed_from.step)
@@ -153,8 +159,8 @@ class Run:
             make_folder(path / EVENTS)
             _sweep(path / CHECKPOINTS)
             checkpoint = _newest(path / CHECKPOINTS)
-            _forget_metrics_after(path, -1 if checkpoint is None else checkpoint.step)
-            return cls(path, lock, checkpoint, max(keep, 1))
+            lines = _forget_metrics_after(path, checkpoint)
+            return cls(path, lock, checkpoint, max(keep, 1), lines)
         except BaseException:
             lock.release()
             raise
@@ -165,6 +171,7 @@ class Run:
         finite = {name: value if math.isfinite(value) else None for name, value in values.items()}
         with naming(self.path / METRICS):
             write_all(self._metrics, json_line({"step": step, "time": round(time.time(), 3), **finite}))
+        self._lines += 1
         self._events.add(step, values)
 
     def save(self, step: int, tensors: Tensors, state: Mapping[str, Any]) -> None:
@@ -176,7 +183,8 @@ class Run:
             beside.mkdir()
             save_file({name: np.ascontiguousarray(array) for name, array in tensors.items()}, beside / TENSORS)
             size, crc = size_and_crc(beside / TENSORS, durable=True)
-            write_json(beside / STATE, {"step": step, "bytes": size, "crc32": crc, "state": dict(state)})
+            fields = {"step": step, "bytes": size, "crc32": crc, "state": dict(state), "lines": self._lines}
+            write_json(beside / STATE, fields)
             with naming(self.path / METRICS):
                 os.fsync(self._metrics)  # what was logged before the checkpoint is not logged again after it
             if final.exists():
@@ -237,12 +245,33 @@ def renamed(config: Mapping[str, Any]) -> dict[str, Any]:
 def read_metrics(path: Path, whole: bool = False) -> list[dict[str, Any]]:
     """Read a run's metrics, one dict a line.
 
-    A line that is damaged, or that a kill cut short, is left out and named; where all are needed it is a UserError.
+    A line that is damaged, or that a kill cut short, is left out and named; where all are needed it is a UserError, and
+    so are lines that are gone.
     """
     lines = read_lines(path / METRICS, _misfit) if whole else _metrics(path)
     if whole and lines.damage:
         raise UserError(lines.damage)
+    gone = _gone(lines, _newest_state(path / CHECKPOINTS)) if whole else ""
+    if gone:
+        raise UserError(gone)
     return lines.rows
+
+
+def _gone(lines: Lines, state: _State | Checkpoint | None) -> str:
+    """Say that there are fewer lines than when a checkpoint was written, or nothing."""
+    found = sum(row["step"] <= state.step for row in lines.rows) if state else 0
+    if state is None or found >= state.lines:
+        return ""
+    return f"{lines.path}: damaged: found {found} lines until step {state.step}, expected {state.lines}"
+
+
+def _newest_state(folder: Path) -> _State | None:
+    """Return what the newest checkpoint says of itself, if there is one whose state can be read."""
+    for step in sorted(_steps(folder), reverse=True) if folder.is_dir() else []:
+        path = folder / f"step-{step:012d}" / STATE
+        with suppress(UserError, OSError):
+            return checked(_State, read_json(path), path)
+    return None
 
 
 def _metrics(path: Path) -> Lines:
@@ -345,7 +374,7 @@ def _newest(folder: Path) -> Checkpoint | None:
                 raise UserError(f"{path / STATE}: field step: found {recorded.step}, expected {step}")
             if size_and_crc(path / TENSORS) != (recorded.bytes, recorded.crc32):
                 raise UserError(f"{path / TENSORS}: damaged: its checksum does not match")
-            return Checkpoint(step, load_file(path / TENSORS), recorded.state, path)
+            return Checkpoint(step, load_file(path / TENSORS), recorded.state, path, recorded.lines)
         except (UserError, OSError, SafetensorError, AttributeError, LookupError, TypeError, ValueError) as error:
             log.warning("%s: passed over: %s", path, error)
     return None
@@ -369,9 +398,14 @@ def _sweep(folder: Path) -> None:
                 entry.unlink()
 
 
-def _forget_metrics_after(path: Path, step: int) -> None:
-    """Drop the metrics that the resumed run will write again, and lines that are damaged or cut short."""
+def _forget_metrics_after(path: Path, checkpoint: Checkpoint | None) -> int:
+    """Drop the metrics that the resumed run will write again, and lines that are damaged; return how many are left."""
     lines = _metrics(path)
+    step = -1 if checkpoint is None else checkpoint.step
     kept = [raw for row, raw in zip(lines.rows, lines.raw, strict=True) if row["step"] <= step]
+    gone = _gone(lines, checkpoint)
+    if gone and not lines.damage:
+        log.warning("%s: the run goes on without them", gone)
     if len(kept) < len(lines.raw) or lines.damage:
         write_atomic(path / METRICS, b"".join(kept))
+    return len(kept)

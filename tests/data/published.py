@@ -235,7 +235,7 @@ class Ring:
 # Minari's files, by hand
 
 
-def write_metadata(folder, **changes):
+def write_metadata(folder: Path, **changes: Any) -> Path:
     """Write a Minari data set's description: the counting environment's spaces."""
     folder.mkdir(parents=True, exist_ok=True)
     box = {"type": "Box", "dtype": "uint8", "shape": [3], "low": [0, 0, 0], "high": [255, 255, 255]}
@@ -249,7 +249,7 @@ def write_metadata(folder, **changes):
     return folder
 
 
-def write_counting(folder, steps=4, **settings):
+def write_counting(folder: Path, steps: int = 4, **settings: Any) -> Path:
     """Write a Minari data set of one episode; `settings` are those of its arrays, by name."""
     write_metadata(folder)
     arrays = {
@@ -269,7 +269,7 @@ def write_counting(folder, steps=4, **settings):
     return folder
 
 
-def write_inflating(folder, size, mask=0):
+def write_inflating(folder: Path, size: int, mask: int = 0) -> Path:
     """Rewards in one chunk of 32 bytes, whose zlib stream has `size`."""
     write_counting(folder, rewards={"compression": "gzip", "chunks": (4,)})
     with h5py.File(folder / "main_data.hdf5", "a") as file:

@@ -176,6 +176,15 @@ def test_a_damaged_episode_is_named(tmp_path, counting, change, expected):
         run("counting-v0", tmp_path / "imported", env="gym/Counting-v0")
 
 
+def test_an_environment_that_is_not_there_is_named_with_the_file_that_names_it(tmp_path, counting):
+    name_environment(counting, "Nowhere/Counting-v0")
+    with pytest.raises(UserError) as raised:
+        run("counting-v0", tmp_path / "imported")
+    assert str(raised.value).startswith(f"{counting / 'metadata.json'}: environment 'gym/Nowhere/Counting-v0': ")
+    with pytest.raises(UserError, match="^environment 'gym/Nowhere/Other-v0': "):
+        run("counting-v0", tmp_path / "imported", env="gym/Nowhere/Other-v0")
+
+
 def test_damaged_folders_are_named(tmp_path, counting):
     with pytest.raises(UserError, match="--env: .*metadata.json names no environment"):
         run("counting-v0", tmp_path / "one")

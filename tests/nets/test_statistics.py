@@ -16,6 +16,7 @@ def test_one_direction_has_rank_1_and_equal_ones_their_number() -> None:
     assert effective_rank(torch.outer(torch.arange(1.0, 6.0), torch.tensor([1.0, 2.0, 3.0]))) == pytest.approx(1.0)
     assert effective_rank(7.0 * torch.eye(4)) == pytest.approx(4.0)
     assert effective_rank(torch.zeros(3, 2)) == 0.0
+    assert math.isnan(effective_rank(torch.tensor([[1.0, torch.inf], [2.0, 3.0]])))
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(3, 3), (8, 3), (3, 8)])

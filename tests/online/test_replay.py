@@ -293,6 +293,23 @@ def test_every_byte_that_a_checkpoint_needs_is_checked_when_it_is_read(tmp_path,
         fresh().load(folder, [23, 23], {**sums, "replay.block": np.array([8])})
 
 
+def test_an_action_that_there_is_not_is_named_whatever_the_checksums_say(tmp_path):
+    """Five actions: 19 is action 4 of the last kind, 20 would be action 5. The open slot has none."""
+    replay, no = Replay(1, 10, Layout((2,), np.float16, 5)), np.zeros(1, np.bool_)
+    replay.begin(np.zeros((1, 2)))
+    for _ in range(3):
+        replay.add(np.array([4]), np.zeros(1), no, no, np.zeros((1, 2)), np.zeros((1, 2)))
+    replay.save(tmp_path)
+    for codes, good in (([19, 16, 16, 255], True), ([16, 16, 20, 0], False), ([20, 16, 16, 0], False)):
+        (tmp_path / "codes.bin").write_bytes(bytes(codes))
+        fresh = Replay(1, 10, Layout((2,), np.float16, 5))
+        if good:
+            fresh.load(tmp_path, [3])
+        else:
+            with pytest.raises(UserError, match=r"codes.bin: damaged: found action 5 among the slots of .* 0 to 4$"):
+                fresh.load(tmp_path, [3])
+
+
 @pytest.mark.parametrize("block", [1, 2, 3])
 @pytest.mark.parametrize("mapped", [False, True])
 def test_checksums_hold_after_a_cut_that_a_kill_followed(tmp_path, monkeypatch, mapped, block):

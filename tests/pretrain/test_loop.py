@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,14 +14,17 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from safetensors.numpy import load_file, save_file
 
 from protovalue.cli import main
+from protovalue.data import format as fmt
 from protovalue.data.collect import collect
 from protovalue.data.config import CollectConfig
 from protovalue.data.dataset import Dataset, open_dataset
 from protovalue.data.sampler import Prefetcher, Sampler
 from protovalue.encoder import load_encoder
 from protovalue.errors import UserError
+from protovalue.files import read_json, size_and_crc, write_json
 from protovalue.indicators.precompute import load_indicator
 from protovalue.pretrain import loop, trainer
 from protovalue.pretrain.config import PretrainConfig
@@ -28,8 +32,10 @@ from protovalue.pretrain.loop import pretrain
 from protovalue.pretrain.methods import method_class, method_names
 from protovalue.pretrain.pvn import ProtoValueNetwork, PvnConfig
 from protovalue.pretrain.random import RandomConfig
+from protovalue.pretrain.reward import RewardConfig
 from protovalue.pretrain.trainer import Trainer
 from protovalue.runs import read_checkpoint, read_metrics, read_run
+from tests.data.helpers import forge, made_up, manifest, write
 
 
 @pytest.fixture(scope="module")
@@ -341,6 +347,15 @@ def test_the_indicators_are_saved_with_the_run(config, data):
     assert float(proportions.min()) == pytest.approx(read_run(config.out)["done"]["proportion_min"])
 
 
+def test_damaged_indicators_of_a_run_that_goes_on_are_written_again(config):
+    pretrain(config, quiet=True)
+    path = config.out / "indicator" / "indicator.safetensors"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1])
+    pretrain(replace(config, steps=24), quiet=True)
+    assert path.read_bytes() == whole
+
+
 def test_a_non_finite_loss_stops_with_step_and_checkpoint(config, monkeypatch):
     real, calls = ProtoValueNetwork.loss, []
 
@@ -353,6 +368,42 @@ def test_a_non_finite_loss_stops_with_step_and_checkpoint(config, monkeypatch):
     with pytest.raises(UserError, match="the loss of step 13 is not finite; the checkpoint of step 10 is good"):
         pretrain(config, quiet=True)
     assert calls == list(range(13)), "at once"
+
+
+def test_a_loss_that_is_not_finite_names_the_data_set(config, data, tmp_path):
+    shutil.copytree(data, tmp_path / "set")
+    rewards = np.fromfile(tmp_path / "set/rewards.bin", fmt.REWARD)
+    forge(tmp_path / "set", rewards=np.full_like(rewards, np.nan))
+    given = {field.name: getattr(config, field.name) for field in fields(PretrainConfig)}
+    learned = RewardConfig(**{**given, "method": "reward", "data": (tmp_path / "set",)})
+    with pytest.raises(UserError, match=f"step 1 is not finite; .* look at the rewards of {tmp_path / 'set'}$"):
+        pretrain(learned, quiet=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "expected"),
+    [
+        ("adam.0.exp_avg", lambda array: array[..., :1].copy(), "adam.0: found"),
+        ("adam.0.exp_avg_sq", lambda array: array.astype(np.int32), "adam.0: found"),
+        ("adam.1.step", lambda array: np.repeat(array, 2), "adam.1: found"),
+        ("adam.99.step", lambda array: np.zeros(()), "list index out of range"),
+        ("adam.0.exp_avg", lambda array: array * np.nan, "adam.0.exp_avg: found numbers that are not finite"),
+        ("method.encoder.dense.weight", lambda array: array + np.inf, "dense.weight: found numbers that are not"),
+    ],
+)
+def test_a_checkpoint_whose_tensors_do_not_fit_is_named(config, name, change, expected):
+    """All checksums hold. Adam's fused step would read moments beyond their ends."""
+    pretrain(replace(config, steps=2), quiet=True)
+    (checkpoint,) = (config.out / "checkpoints").iterdir()
+    path = checkpoint / "tensors.safetensors"
+    tensors = load_file(path)
+    save_file({**tensors, name: np.ascontiguousarray(change(tensors.get(name, np.zeros(()))))}, path)
+    size, crc = size_and_crc(path)
+    write_json(checkpoint / "state.json", {**read_json(checkpoint / "state.json"), "bytes": size, "crc32": crc})
+    with pytest.raises(UserError) as raised:
+        pretrain(config, quiet=True)
+    assert str(raised.value).startswith(f"{checkpoint}: damaged: it does not hold the state of such a run (")
+    assert expected in str(raised.value)
 
 
 def test_damaged_or_missing_encoders(config, tmp_path, monkeypatch):
@@ -408,6 +459,17 @@ def test_a_method_of_another_data_set_is_refused(config, tmp_path):
     collect(CollectConfig("minatar/breakout", tmp_path / "d2", steps=300, seed=5), quiet=True)
     with pytest.raises(UserError, match="another config: data_checksum"):
         pretrain(replace(config, data=(tmp_path / "d2",)), quiet=True)
+
+
+@pytest.mark.parametrize(
+    ("shape", "expected"),
+    [((6,), r"found \(2, 6\), expected \(stack, H, W\)"), ((2, 3), r"found \(2, 2, 3\), expected frames of at least")],
+)
+def test_observations_that_no_encoder_takes_are_named_with_their_data_set(config, tmp_path, shape, expected):
+    like = manifest(frame_shape=shape)
+    write(tmp_path / "flat", [made_up(5, np.random.default_rng(0), like=like)], frame_shape=shape)
+    with pytest.raises(UserError, match=f"^{tmp_path / 'flat'}: observation shape: {expected}"):
+        pretrain(replace(config, data=(tmp_path / "flat",)), quiet=True)
 
 
 def test_every_method_has_a_help_text_with_an_example(capsys):

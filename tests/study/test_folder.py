@@ -9,6 +9,7 @@ import pytest
 
 from protovalue.cli import main
 from protovalue.errors import UserError
+from protovalue.files import write_json
 from protovalue.study import folder as study_folder
 from protovalue.study.command import open_study
 from protovalue.study.folder import (
@@ -150,9 +151,46 @@ def test_status_and_plan_of_a_study_with_a_damaged_diary(tmp_path, capsys, caplo
     (tmp_path / "study.toml").write_text(STUDY)
     (tmp_path / "out").mkdir()
     write(tmp_path / "out", "\x00\x01", '{"stage": "x", "event": "start"}')
-    study_folder._warn.cache_clear()
+    study_folder.warn_once.cache_clear()
     with caplog.at_level(logging.WARNING):
         assert main(f"study status {tmp_path}/study.toml --out {tmp_path}/out".split()) == 0
         assert main(f"study plan {tmp_path}/study.toml --out {tmp_path}/out --measure no".split()) == 0
     assert caplog.text.count("events.jsonl: damaged: line 1 (not JSON): left out") == 1
     assert "0 of 2 stages are done" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"sha256": "0"}'])
+def test_status_names_a_damaged_result_and_says_nothing_of_one_that_is_missing(tmp_path, capsys, caplog, content):
+    (tmp_path / "study.toml").write_text(STUDY)
+    _, root, laid_out = open_study(tmp_path / "study.toml", tmp_path / "out")
+    words = f"study status {tmp_path}/study.toml --out {root}".split()
+    study_folder.warn_once.cache_clear()
+    assert main(words) == 0
+    assert not caplog.text
+    files = [root / stage.expect["file"] for stage in laid_out.stages if "file" in stage.expect]
+    files += [root / stage.folder / "done.json" for stage in laid_out.stages if stage.kind == "dqn"]
+    assert len(files) == 2
+    for file in files:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(content)
+    assert main(words) == 0
+    for file in files:
+        assert caplog.text.count(f"is not done: {file}: damaged") == 1
+    assert "0 of 2 stages are done" in capsys.readouterr().out
+
+
+def test_status_and_plan_say_that_the_diary_has_lost_the_time_of_a_done_stage(tmp_path, caplog):
+    (tmp_path / "study.toml").write_text(STUDY)
+    _, root, laid_out = open_study(tmp_path / "study.toml", tmp_path / "out")
+    trained = next(stage for stage in laid_out.stages if stage.kind == "dqn")
+    (root / trained.folder).mkdir(parents=True)
+    write_json(root / trained.folder / "done.json", {"steps": 60})
+    lines = [json.dumps({"stage": trained.id, "event": event, "seconds": 3.0}) for event in ("start", "done")]
+    for kept, said in ((2, False), (1, True), (0, True)):
+        write(root, *lines[:kept])
+        for words in ("status", "plan --measure no"):
+            study_folder.warn_once.cache_clear()
+            caplog.clear()
+            assert main(f"study {words} {tmp_path}/study.toml --out {root}".split()) == 0
+            assert (f"{root}/events.jsonl: has no time of 1 of 1 done stages" in caplog.text) == said
+            assert bool(caplog.text) == said

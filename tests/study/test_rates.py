@@ -74,13 +74,16 @@ def test_another_width_is_scaled_and_said_so():
     assert estimate(other, rates, "minatar/breakout").seconds is None
 
 
-def test_rates_are_remembered_and_a_damaged_file_is_as_none():
+def test_rates_are_remembered_and_a_damaged_file_is_as_none_and_named(caplog):
     assert remembered() == {}
     remember({"a": Rate(1.0, 2.0, MEASURED)})
     remember({"b": Rate(3.0, 4.0, MEASURED)})
     assert remembered() == {"a": Rate(1.0, 2.0, MEASURED), "b": Rate(3.0, 4.0, MEASURED)}
+    assert not caplog.text
     rates_file().write_text("{")
     assert remembered() == {}
+    assert f"{rates_file()}: damaged: not JSON" in caplog.text
+    assert "no rates are taken from there" in caplog.text
 
 
 def test_the_small_study_shows_every_rate_of_a_minatar_study():

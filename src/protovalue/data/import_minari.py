@@ -192,13 +192,14 @@ def _all_are(values: Any, wanted: int) -> bool:
 def _manifest(config: ImportMinariConfig, metadata: _Metadata, spaces: Spaces, folder: Path) -> Manifest:
     """Return the manifest of the environment, which must have the same observations and actions as the data."""
     options = config.options.given()
-    env_id, hint = config.env, ""
+    env_id, where, hint = config.env, "", ""
     if env_id is None:
         env_id, options, hint = _environment(metadata, folder, options)
+        where = f"{folder / _METADATA}: "
     try:
         env = make(env_id, 1, **options)
     except UserError as error:
-        raise UserError(f"{error}{hint}") from error
+        raise UserError(f"{where}{error}{hint}") from error
     manifest = manifest_of(env)
     env.close()
     found = (spaces.shape, spaces.dtype, spaces.actions)

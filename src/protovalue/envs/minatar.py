@@ -131,10 +131,10 @@ def _restored(name: str, field: "Field", value: Any) -> NDArray[np.int64]:
         given = np.array(value)
         shorter = given.shape[:1] <= field.shape[:1] and given.shape[1:] == field.shape[1:]
         if given.ndim != array.ndim or not shorter or given.dtype.kind != "i":
-            raise ValueError(f"{name}: found {value}, expected integers of shape {field.shape}")
+            raise ValueError(f"{name}: found {str(value)[:80]}, expected integers of shape {field.shape}")
         array[tuple(slice(length) for length in given.shape)] = given
     if np.any(array < field.low) or np.any(array > field.high):
-        raise ValueError(f"{name}: found {value}, expected {field.low} to {field.high}")
+        raise ValueError(f"{name}: found {str(value)[:80]}, expected {field.low} to {field.high}")
     return array
 
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from protovalue.errors import UserError
 from protovalue.indicators.base import Indicator
 from protovalue.nets.convolutions import ConvTrunk
-from protovalue.nets.layers import Dense, check_observation_shape, planes
+from protovalue.nets.layers import Dense, ObservationShapeError, check_observation_shape, planes
 from protovalue.nets.minatar import MINATAR
 from protovalue.nets.nature import NATURE
 
@@ -104,7 +104,9 @@ class RandomNetworks(nn.Module):
         super().__init__()
         stack, height, width, channels = check_observation_shape(observation_shape)
         if min(height, width) < 3:
-            raise UserError(f"observation shape: found {tuple(observation_shape)}, expected frames of at least 3 x 3")
+            raise ObservationShapeError(
+                f"observation shape: found {tuple(observation_shape)}, expected frames of at least 3 x 3"
+            )
         if tasks_per_module < 1:
             raise UserError(f"tasks per module: found {tasks_per_module}, expected at least 1")
         self.observation_shape = tuple(observation_shape)

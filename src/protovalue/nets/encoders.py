@@ -9,7 +9,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from protovalue.errors import UserError
-from protovalue.nets.layers import Dense, check_observation_shape, planes, renormalize
+from protovalue.nets.layers import Dense, ObservationShapeError, check_observation_shape, planes, renormalize
 from protovalue.options import resolve_options
 from protovalue.precision import Precision
 from protovalue.registry import ENCODERS, name_of
@@ -40,7 +40,7 @@ class Encoder(nn.Module):
         super().__init__()
         stack, height, width, channels = check_observation_shape(observation_shape)
         if min(height, width) < self.minimum_size:
-            raise UserError(
+            raise ObservationShapeError(
                 f"observation shape: found {tuple(observation_shape)}, expected frames of at least "
                 f"{self.minimum_size} x {self.minimum_size} for this encoder"
             )

@@ -102,10 +102,16 @@ class Dense(nn.Module):
         return F.linear(x, self.weight, self.bias)
 
 
+class ObservationShapeError(UserError):
+    """Observations of a shape that a network cannot take; who knows where the shape comes from names that, too."""
+
+
 def check_observation_shape(shape: tuple[int, ...]) -> tuple[int, int, int, int]:
     """Return (stack, H, W, C) of an observation (stack, H, W) or (stack, H, W, C); anything else is a user's error."""
     if len(shape) not in (3, 4) or any(size < 1 for size in shape):
-        raise UserError(f"observation shape: found {tuple(shape)}, expected (stack, H, W) or (stack, H, W, C)")
+        raise ObservationShapeError(
+            f"observation shape: found {tuple(shape)}, expected (stack, H, W) or (stack, H, W, C)"
+        )
     stack, height, width = shape[:3]
     return stack, height, width, shape[3] if len(shape) == 4 else 1
 

@@ -1,5 +1,7 @@
 """Numbers that say whether features are alive: effective rank, dead units, norms."""
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -7,11 +9,15 @@ from torch import Tensor
 def effective_rank(features: Tensor) -> float:
     """Return exp(H(q)), q_i = sigma_i / sum of sigma, over the singular values sigma of features (n, k).
 
-    It is between 1 (all rows are multiples of one vector: collapse) and min(n, k); 0 for features that are all zero.
+    It is between 1 (all rows are multiples of one vector: collapse) and min(n, k); 0 for features that are all zero,
+    and not a number where they are not finite.
     """
     x = features.to(torch.float64)
     wide = min((x, x.T), key=len)  # for the smaller of the two products; its eigenvalues are sigma^2
-    sigma = torch.linalg.eigvalsh(wide @ wide.T).clamp_min(0).sqrt()
+    product = wide @ wide.T
+    if not torch.isfinite(product).all():
+        return math.nan
+    sigma = torch.linalg.eigvalsh(product).clamp_min(0).sqrt()
     total = float(sigma.sum())
     if total == 0:
         return total

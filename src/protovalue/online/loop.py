@@ -318,7 +318,10 @@ class Loop:
             self._priorities.load(checkpoint.tensors)
         going_on = state["env"] is not None
         if going_on:
-            self._obs = self._env.load_state(state["env"])
+            try:
+                self._obs = self._env.load_state(state["env"])
+            except UserError as error:
+                raise UserError(f"{checkpoint.path}: {error}") from error
             self._returns = np.array(state["returns"], float)
         else:
             self._obs, _ = self._env.reset(seed=self._environment_seeds(self.step))

@@ -97,6 +97,7 @@ class Replay:
         self.seeds, self.capacity, self.stack, self.slack = seeds, capacity, layout.stack, slack
         self.slots = capacity + slack + 1
         self._types, self._reserve = layout.arrays, min(reserve, self.slots)
+        self._num_actions = layout.num_actions
         self._mapped = folder is not None
         self.arrays = {name: self._allocate(name, folder) for name in self._types}
         self.written = np.zeros(seeds, np.int64)  # closed slots; the open one has this number
@@ -283,6 +284,18 @@ class Replay:
                     if end - first == BLOCK and j:
                         self._sums[name, s, first] = crc
 
+    def _check_actions(self, folder: Path) -> None:
+        """Refuse actions that there are not, whatever the checksums say: the networks have no value for them."""
+        for s in range(self.seeds):
+            for first, end in self._parts(s)[1:]:
+                for start, stop in self._spans(first, end):
+                    action = int(self.arrays["codes"][s, start:stop].max()) // 4
+                    if action >= self._num_actions:
+                        raise UserError(
+                            f"{folder / 'codes.bin'}: damaged: found action {action} among the slots of the seed "
+                            f"number {s}, expected 0 to {self._num_actions - 1}"
+                        )
+
     def _undo_cut(self) -> None:
         """Take back what `cut` did in a process that was then killed: it may have reached the files."""
         last = self.written - 1
@@ -319,6 +332,7 @@ class Replay:
             if saved["replay.block"].tolist() != [BLOCK]:
                 raise UserError(f"{folder}: found checksums of {saved['replay.block']} slots, expected {BLOCK}")
             self._check(folder, saved["replay.sums"])
+        self._check_actions(folder)
 
     def _end(self, s: int) -> int:
         """One more than the highest place of a seed's ring that holds anything."""

@@ -17,6 +17,7 @@ from protovalue.encoder import save_encoder
 from protovalue.envs.probe import random_observations
 from protovalue.envs.registry import import_module_of, make
 from protovalue.errors import UserError
+from protovalue.nets.layers import ObservationShapeError
 from protovalue.nets.memory import keep_freed_memory
 from protovalue.precision import choose_precision
 from protovalue.presets import resolved
@@ -55,12 +56,15 @@ def pretrain(config: PretrainConfig, quiet: bool = False) -> Path:
     config = replace(config, threads=torch.get_num_threads(), precision=precision)
     recorded = {**config_fields(config), "data_checksum": data.checksum if data else None}
     with Run.open(config.out, recorded, names_where(cls.Config, lambda role: role.may_change)) as run:
-        method = cls(config, data, observation_shape, device).to(device)
+        try:
+            method = cls(config, data, observation_shape, device).to(device)
+        except ObservationShapeError as error:
+            where = ", ".join(str(folder.path) for folder in data.folders) if data else env_id
+            raise UserError(f"{where}: {error}") from error
         trainer = Trainer(method, run, probe_of(data, env_id, device), device, quiet)
         if run.resumed_from:
             trainer.restore(run.resumed_from)
-        else:
-            method.save_artifacts(run.path)
+        method.save_artifacts(run.path)  # also in a run that goes on: what is there may be damaged
         if trainer.taken < trainer.steps:
             trainer.run()
         summary = trainer.summary() | method.finish()

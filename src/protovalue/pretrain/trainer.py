@@ -4,6 +4,7 @@ import time
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -122,6 +123,8 @@ class Trainer:
         states: dict[int, dict[str, Tensor]] = {}
         with restoring(checkpoint):
             for key, array in checkpoint.tensors.items():
+                if not np.isfinite(array).all():
+                    raise ValueError(f"{key}: found numbers that are not finite")
                 kind, _, name = key.partition(".")
                 if kind == "method":
                     own[name] = torch.from_numpy(array)
@@ -129,6 +132,7 @@ class Trainer:
                     number, _, slot = name.partition(".")
                     states.setdefault(int(number), {})[slot] = torch.from_numpy(array)
             self.method.load_state_dict(own)
+            self._check_moments(states)
             groups = self.optimizer.state_dict()["param_groups"]
             self.optimizer.load_state_dict({"state": states, "param_groups": groups})
         self.taken = checkpoint.step
@@ -138,6 +142,16 @@ class Trainer:
         """Return the run's final numbers: those of the last step, and of the encoder as it is now."""
         last = {name: value for name, value in self._metrics.items() if name != RATE}
         return {"steps": self.taken, "num_features": self.method.encoder.num_features, **last, **self._statistics()}
+
+    def _check_moments(self, states: dict[int, dict[str, Tensor]]) -> None:
+        """Raise ValueError for moments that are not the parameters': Adam's fused step would read beyond their ends."""
+        parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+        for number, state in states.items():
+            moment = (list(parameters[number].shape), parameters[number].dtype)
+            expected: dict[str, Any] = {"exp_avg": moment, "exp_avg_sq": moment, "step": ([1], torch.float32)}
+            found = {name: (list(tensor.shape), tensor.dtype) for name, tensor in state.items()}
+            if found != expected:
+                raise ValueError(f"adam.{number}: found {found}, expected {expected}")
 
     @torch.inference_mode()
     def _statistics(self) -> dict[str, float]:
@@ -153,7 +167,8 @@ class Trainer:
         if good < self.taken - self._first:
             steps = sorted(int(entry.name[5:]) for entry in (self._run.path / "checkpoints").glob("step-*"))
             kept = f"the checkpoint of step {steps[-1]} is good" if steps else "there is no checkpoint yet"
+            where = ", ".join(str(folder.path) for folder in self.method.data.folders)
             raise UserError(
                 f"{self._run.path}: the loss of step {self._first + good + 1} is not finite; {kept}; "
-                "try a smaller --learning-rate"
+                f"try a smaller --learning-rate, or look at the rewards of {where}"
             )

@@ -158,13 +158,13 @@ def read_events(root: Path) -> list[dict[str, Any]]:
     """Read all events; a line that is damaged, or that a kill cut short, is left out and named in the log."""
     lines = read_diary(root)
     if lines.damage:
-        _warn(lines.damage)
+        warn_once(lines.damage)
     return lines.rows
 
 
 @cache
-def _warn(damage: str) -> None:
-    """Say it once: events are read again whenever a stage has ended."""
+def warn_once(damage: str) -> None:
+    """Say it once: events and results are read again whenever a stage has ended."""
     log.warning("%s", damage)
 
 

@@ -8,7 +8,7 @@ from protovalue.files import locked
 from protovalue.study.command import duration, open_study
 from protovalue.study.config import StudyPlanConfig, StudyStatusConfig
 from protovalue.study.file import Study
-from protovalue.study.folder import STUDY, History, histories, read_events
+from protovalue.study.folder import EVENTS, STUDY, History, histories, read_events, warn_once
 from protovalue.study.measure import measurable, measure
 from protovalue.study.plan import Plan, Stage
 from protovalue.study.rates import Rates, StageTime, estimates, known_rates, remember
@@ -22,6 +22,7 @@ def study_status(config: StudyStatusConfig) -> None:
     history = histories(read_events(root))
     alive = (root / STUDY).exists() and locked(root)
     state = {stage.id: _state(stage, root, history, alive) for stage in laid_out.stages}
+    _name_untimed([stage for stage in laid_out.stages if state[stage.id] == "done"], history, root)
     rows: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
     seconds: dict[tuple[str, str], float] = defaultdict(float)
     users = Counter(name for cell in laid_out.cells for name in cell.stages)
@@ -56,10 +57,18 @@ def _state(stage: Stage, root: Path, history: Mapping[str, History], alive: bool
     return "running" if last == "start" and alive else "missing"
 
 
+def _name_untimed(done: Sequence[Stage], history: Mapping[str, History], root: Path) -> None:
+    """Say that done stages have no end in the diary, which may have lost lines: times without them are too short."""
+    lost = sum(stage.id not in history or history[stage.id].last != "done" for stage in done)
+    if lost:
+        warn_once(f"{root / EVENTS}: has no time of {lost} of {len(done)} done stages")
+
+
 def study_plan(config: StudyPlanConfig) -> None:
     """Print every stage with its estimated time, and the totals."""
     study, root, laid_out = open_study(config.file, config.out)
     stages = laid_out.stages
+    _name_untimed([stage for stage in stages if is_done(stage, root)], histories(read_events(root)), root)
     rates = {} if config.measure == "again" else known_rates(stages, root)
     found = estimates(stages, rates, study.environments)
     unknown = {stage.rate for stage in stages if found[stage.id].seconds is None and measurable(stage)}

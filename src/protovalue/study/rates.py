@@ -21,7 +21,7 @@ from protovalue.nets.encoders import make_encoder
 from protovalue.randomness import throwaway
 from protovalue.registry import env_name
 from protovalue.schema import checked
-from protovalue.study.folder import History, histories, read_events
+from protovalue.study.folder import History, histories, read_events, warn_once
 from protovalue.study.plan import Stage
 
 FINISHED, MEASURED = "finished stages of this study", "short runs on this machine"
@@ -112,10 +112,13 @@ def rates_file() -> Path:
 
 
 def remembered() -> dict[str, Rate]:
-    """Return the rates that this version measured on a machine with as many cores."""
+    """Return the rates that this version measured on a machine with as many cores; damaged ones are named."""
     try:
         return checked(dict[str, Rate], read_json(rates_file()).get(_machine(), {}), rates_file())
-    except (UserError, OSError):
+    except FileNotFoundError:
+        return {}
+    except (UserError, OSError) as error:
+        warn_once(f"{error}; no rates are taken from there")
         return {}
 
 

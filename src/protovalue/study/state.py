@@ -2,23 +2,30 @@
 
 from pathlib import Path
 
-from protovalue.data.format import Manifest
+from protovalue.data.format import MANIFEST, Manifest
 from protovalue.errors import UserError
 from protovalue.files import read_json
 from protovalue.runs import DONE
+from protovalue.study.folder import warn_once
 from protovalue.study.plan import Stage
 
 
 def is_done(stage: Stage, root: Path) -> bool:
-    """Whether a stage's result is complete. A damaged one is not: its command says what is wrong."""
+    """Whether a stage's result is complete. A damaged one is not, and is named."""
     try:
         return _CHECKS[stage.kind](stage, root)
-    except (UserError, OSError):
+    except FileNotFoundError:
+        return False
+    except (UserError, OSError) as error:
+        warn_once(f"{stage.id} is not done: {error}")
         return False
 
 
 def _data(stage: Stage, root: Path) -> bool:
-    manifest = Manifest.read(root / stage.expect.get("data", stage.folder))
+    folder = root / stage.expect.get("data", stage.folder)
+    if not (folder / MANIFEST).exists():
+        return False
+    manifest = Manifest.read(folder)
     return manifest.complete and manifest.transitions >= stage.expect.get("transitions", 0)
 
 
