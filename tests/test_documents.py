@@ -33,6 +33,7 @@ from protovalue.cli import COMMANDS, main
 from protovalue.data.dataset import open_dataset
 from protovalue.flags import parse
 from protovalue.pretrain.methods import method_class, method_names
+from protovalue.registry import REGISTRIES
 from protovalue.study import command as study_command
 from protovalue.study.file import load_study
 from tests.data.published import Ring, atari_episode, write_atari, write_rlu
@@ -88,6 +89,13 @@ EXEMPT = {
     "make demo": "installs the package from the network, then runs for minutes; its stages are tested one by one",
     "make test": "is what runs this test",
 }
+
+
+@pytest.fixture(autouse=True)
+def _no_code_of_other_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A document's own files are the only ones of their names."""
+    for registry in REGISTRIES:
+        monkeypatch.setitem(registry.__dict__, "loaded", {})
 
 
 def _clouds() -> None:

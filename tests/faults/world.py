@@ -13,9 +13,8 @@ from typing import Any
 import h5py
 import numpy as np
 
-from protovalue.files import write_json
 from protovalue.study.command import open_study
-from protovalue.study.folder import Events
+from protovalue.study.folder import Events, write_study
 from protovalue.study.rates import Rate, remember
 from protovalue.tabular.gridworlds import load_map
 from tests.data.published import (
@@ -153,7 +152,7 @@ def _studied(top: Path) -> None:
     (top / "study.toml").write_text(STUDY)
     study, root, laid_out = open_study(Path("study.toml"), Path("study"))
     root.mkdir()
-    write_json(root / "study.json", laid_out.fields(study))
+    write_study(root, laid_out.fields(study))
     events = Events(root)
     for stage in laid_out.stages:
         events.write(stage.id, "start")
