@@ -9,7 +9,7 @@ from tyro.conf import Positional
 
 from protovalue.config import PRESET, RESULT, Settings, default_of, require
 from protovalue.options import options_of
-from protovalue.presets import in_brackets
+from protovalue.presets import in_brackets, listed
 from protovalue.registry import ENVIRONMENTS, METHODS, REGISTRIES, Registry
 
 USE = {"environments": "FILE.py/NAME", "encoders": "FILE.py", "methods": "FILE.py", "indicators": "FILE.py"}
@@ -17,25 +17,35 @@ USE = {"environments": "FILE.py/NAME", "encoders": "FILE.py", "methods": "FILE.p
 
 @dataclass(frozen=True, kw_only=True)
 class ListConfig(Settings):
-    """List environments, encoders, methods and indicators, one line each, and how a file of yours adds one.
+    """List environments, encoders, methods and indicators, one line each, and how a file of yours adds one; or presets.
 
     Example: pvn list indicators
 
     With a name or a Python file of yours, list its options: pvn list environments minatar
     """
 
-    kind: Annotated[Positional[Literal["environments", "encoders", "methods", "indicators", "all"]], RESULT] = "all"
+    kind: Annotated[
+        Positional[Literal["environments", "encoders", "methods", "indicators", "presets", "all"]], RESULT
+    ] = "all"
     """What to list."""
     name: Annotated[Positional[str], RESULT] = ""
     """One of them, or a Python file of yours, to list its options."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(not self.name or self.kind != "all", "NAME", self.name, "it after environments, encoders, ...")
+        require(
+            not self.name or self.kind not in ("presets", "all"),
+            "NAME",
+            self.name,
+            "it after environments, encoders, ...",
+        )
 
 
 def list_command(config: ListConfig) -> None:
     """Print the lists that are asked for."""
+    if config.kind == "presets":
+        print("\n".join(listed()))
+        return
     wanted = [one for one in REGISTRIES if config.kind in (one.plural, "all")]
     if config.name:
         print("\n".join(describe(wanted[0], config.name)))

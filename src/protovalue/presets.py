@@ -1,5 +1,6 @@
 """All numbers that commands take where none is given: by stage, preset and environment, each with its source."""
 
+import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, replace
 from typing import Any, TypeVar
@@ -151,7 +152,8 @@ _AGENTS = {"batch_size": 32, "double": False, "atoms": 51, "value_range": 10.0, 
 
 ONLINE: Presets = {
     ("*", "*"): Preset(
-        PAPER_ONLINE, **_AGENTS, replay_dtype="float16", update_every=1, max_gradient_norm=10.0, threads=None
+        f"{PAPER_ONLINE}; atoms are C51's, float16 is measured (docs/decisions.md)",
+        **_AGENTS, replay_dtype="float16", update_every=1, max_gradient_norm=10.0, threads=None,
     ),
     # 3.75M agent steps are 15M frames. The copy of the target network every 2,000 updates is from the reference code:
     # the paper does not say. There is no schedule of exploration.
@@ -193,3 +195,24 @@ DQN: Presets = {
         n_step=1, double=True, batch_size=256, update_every=32, target_every=40, replay_size=300_000,
     ),
 }  # fmt: skip
+
+TABLES: Mapping[str, Presets] = {
+    "pvn pretrain": PRETRAIN,
+    **{f"pvn pretrain --method {name}": table for name, table in METHODS.items()},
+    "pvn online": ONLINE,
+    "pvn dqn": DQN,
+}
+"""All presets, by the command that they are for."""
+
+
+def listed() -> list[str]:
+    """Write all presets as lines: for whom, where the numbers come from, and what they are."""
+    lines: list[str] = []
+    for command, table in TABLES.items():
+        lines += [*([""] if lines else []), command]
+        for (preset, whom), entry in table.items():
+            who = ", ".join([*(["every preset"] if preset == "*" else [preset]), *([whom] if whom != "*" else [])])
+            values = ", ".join(f"{flag(name)} {_text(value)}" for name, value in entry.values.items())
+            lines.append(f"  {who}: {entry.source}")
+            lines += textwrap.wrap(values, 96, initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False)
+    return lines
