@@ -3,7 +3,7 @@
 A reader's machine has hours, clouds and files of its own; a test has seconds. What is different here stands in the
 tables below and nowhere else, and a command that none of them makes possible fails:
 
-- SMALLER is appended to every command of its kind; the last of two equal flags counts.
+- SMALLER is appended to every command of its kind; the last of two equal flags counts. Examples are run with --quick.
 - FILLED stands for the names in capitals that a reader fills in.
 - INSTEAD is replaced in a block before it is run: clouds by files of the same format, and numbers in Python.
 - GIVEN is made before a document is run, because it takes it for granted.
@@ -15,9 +15,12 @@ tables below and nowhere else, and a command that none of them makes possible fa
 import ast
 import contextlib
 import io
+import json
 import re
+import runpy
 import shlex
 import shutil
+import sys
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
@@ -212,8 +215,23 @@ def filled(line: str) -> list[str]:
     return found
 
 
+def _example(script: str) -> None:
+    """Run a script of examples/ in this process."""
+    printed = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(printed):
+        patch.setattr(sys, "argv", [script, "--quick"])
+        runpy.run_path(str(ROOT / script), run_name="__main__")
+    last = json.loads(printed.getvalue().splitlines()[-1])
+    assert last["example"] == Path(script).stem
+    assert last["rows"]
+
+
 def _run(line: str) -> None:
     words = shlex.split(line)
+    if words[0] == "python":
+        (script,) = words[1:]
+        _example(script)
+        return
     assert words[0] == "pvn", f"{line!r} is no command that a test can run: give it an entry in a table above"
     for one in filled(shlex.join(words[1:])):
         _pvn(f"{one} {SMALLER[kind_of(shlex.split(one))]}")
@@ -300,6 +318,19 @@ def test_no_two_commands_write_to_one_folder() -> None:
     assert [sorted(lines) for lines in writers.values() if len(lines) > 1] == []
 
 
+def all_commands() -> set[str]:
+    """Return the commands of all documents."""
+    return {
+        line for document in DOCUMENTS for block in blocks(document) if not block.language for line in commands(block)
+    }
+
+
+def test_every_example_is_run() -> None:
+    scripts = {f"python examples/{path.name}" for path in (ROOT / "examples").glob("*.py")}
+    assert scripts
+    assert scripts <= all_commands()
+
+
 def test_what_a_study_file_with_a_mistake_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The line that docs/studies.md shows is the one that is printed."""
     (shown,) = [line for block in blocks("docs/studies.md") for line in block.text.splitlines() if "pvn: " in line]
@@ -314,10 +345,7 @@ def test_what_a_study_file_with_a_mistake_says(tmp_path: Path, monkeypatch: pyte
 
 def test_no_entry_of_a_table_is_left_over() -> None:
     """A command that was changed or taken out leaves nothing behind here."""
-    found = {
-        line for document in DOCUMENTS for block in blocks(document) if not block.language for line in commands(block)
-    }
-    assert {name for name in (*ELSEWHERE, *EXEMPT) if not name.startswith("docs/")} - found <= {
+    assert {name for name in (*ELSEWHERE, *EXEMPT) if not name.startswith("docs/")} - all_commands() <= {
         "pvn tabular --map maze.txt --out maze"  # also in a sentence
     } | set()
     everything = "\n".join(text_of(document) for document in DOCUMENTS)

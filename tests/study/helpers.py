@@ -4,8 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from protovalue.study.file import Study, parse_study
+from protovalue.study.file import parse_study
 from protovalue.study.lines import Source
+from protovalue.study.model import Study
 
 TINY = """name = "tiny"
 environments = ["minatar/breakout"]

@@ -8,8 +8,10 @@ from protovalue.data.collect import collect
 from protovalue.data.config import CollectConfig
 from protovalue.envs.registry import make
 from protovalue.errors import UserError
-from protovalue.study.file import Seeds, fill, load_study
+from protovalue.study.data_table import fill
+from protovalue.study.file import load_study
 from protovalue.study.lines import Source
+from protovalue.study.model import Seeds
 from tests.study.helpers import TINY, parse
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -12,8 +12,9 @@ from protovalue.interrupt import Stop, stop_on_interrupt
 from protovalue.progress import ProgressBar
 from protovalue.study.config import StudyRunConfig
 from protovalue.study.engine import Engine, LocalProcesses
-from protovalue.study.file import Study, load_study
+from protovalue.study.file import load_study
 from protovalue.study.folder import STUDY, Events, study_fields, write_study
+from protovalue.study.model import Study
 from protovalue.study.plan import Plan, plan
 from protovalue.study.rates import estimates, filled, known_rates
 from protovalue.study.schedule import Outcome, log_name, makespan, run_stages

@@ -7,9 +7,9 @@ from pathlib import Path
 from protovalue.files import locked
 from protovalue.study.command import duration, open_study
 from protovalue.study.config import StudyPlanConfig, StudyStatusConfig
-from protovalue.study.file import Study
 from protovalue.study.folder import EVENTS, STUDY, History, histories, read_events, warn_once
 from protovalue.study.measure import measurable, measure
+from protovalue.study.model import Study
 from protovalue.study.plan import Plan, Stage
 from protovalue.study.rates import Rates, StageTime, estimates, known_rates, remember
 from protovalue.study.schedule import log_name, makespan

@@ -17,7 +17,8 @@ from protovalue.pretrain.config import PretrainConfig
 from protovalue.pretrain.methods import method_class
 from protovalue.registry import checksum, env_name, is_file, split_env
 from protovalue.runs import config_fields
-from protovalue.study.file import DQN, IMPORTS, RANDOM, RANDOM_KEEPS, MethodEntry, Study, Variant, fill
+from protovalue.study.data_table import IMPORTS, fill
+from protovalue.study.model import DQN, RANDOM, RANDOM_KEEPS, MethodEntry, Study, Variant
 from protovalue.study.settings import words
 
 DIGITS = 8  # hex digits of a content address: 46 games x 1,000 stages collide with a probability below one in a million

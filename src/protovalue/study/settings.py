@@ -11,9 +11,12 @@ from protovalue.config import default_of, flag, flag_words, names_where, texts
 from protovalue.envs.options import EnvOptions
 from protovalue.errors import UserError, unknown
 from protovalue.options import check_plain
+from protovalue.registry import ENCODERS, INDICATORS, Registry
 from protovalue.study.lines import Source
 
 C = TypeVar("C")
+NAMED: Mapping[str, Registry] = {"architecture": ENCODERS, "indicator": INDICATORS}
+"""Settings whose values are names in a registry, or the user's files."""
 
 
 def field_names(config: type[Any]) -> set[str]:
@@ -26,6 +29,16 @@ def check_keys(source: Source, path: Sequence[str], found: Mapping[str, Any], kn
     for key in found:
         if key not in known:
             raise source.error([*path, key], unknown("key", key, known))
+
+
+def check_names(source: Source, path: Sequence[str], table: Mapping[str, Any]) -> None:
+    """Look up what a table's settings name, in this package or in the user's files."""
+    for key, registry in NAMED.items():
+        if key in table:
+            try:
+                registry.load(table[key])
+            except UserError as error:
+                raise source.error([*path, key], error) from None
 
 
 def settings(
