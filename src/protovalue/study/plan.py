@@ -18,6 +18,7 @@ from protovalue.pretrain.methods import method_class
 from protovalue.registry import checksum, env_name, is_file, split_env
 from protovalue.runs import config_fields
 from protovalue.study.file import DQN, IMPORTS, RANDOM, RANDOM_KEEPS, MethodEntry, Study, Variant, fill
+from protovalue.study.folder import Cell
 from protovalue.study.settings import words
 
 DIGITS = 8  # hex digits of a content address: 46 games x 1,000 stages collide with a probability below one in a million
@@ -55,24 +56,6 @@ class Stage:
             "command": list(self.command),
             "expect": dict(self.expect),
         }
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One pretrained encoder with all its agents, or one end-to-end agent: the unit of statistics."""
-
-    env: str
-    method: str
-    width: int
-    tasks: int | None
-    data_seed: int | None
-    """None for an encoder that does not learn from data."""
-    pretraining_seed: int | None
-    seeds: tuple[int, ...]
-    data: str | None
-    encoder: str | None
-    run: str
-    stages: tuple[str, ...]
 
 
 @dataclass(frozen=True)
