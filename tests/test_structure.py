@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 import protovalue
+from protovalue.cli import COMMANDS
+from tests.documents import blocks, text_of
 
 # The command line names what it runs and imports it when it is called: it comes before all that it runs.
 ORDER = [
@@ -20,6 +22,12 @@ ROOT = Path(protovalue.__file__).parent
 
 def imported(source: str) -> set[str]:
     """Return the top-level parts of this package that a module imports: at its head, in a function, or by a name."""
+    parts = {name.split(".")[1] for name in named(source) if name.startswith("protovalue.")}
+    return parts - {"__version__"}
+
+
+def named(source: str) -> set[str]:
+    """Return whatever a module imports, by its full name."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.ImportFrom) and not node.level:
@@ -30,8 +38,7 @@ def imported(source: str) -> set[str]:
             found.add("protovalue.(relative)")
         elif isinstance(node, ast.Call) and "import_module" in ast.unparse(node.func) and node.args:
             found |= {text.value for text in ast.walk(node.args[0]) if isinstance(text, ast.Constant)}
-    parts = {name.split(".")[1] for name in found if name.startswith("protovalue.")}
-    return parts - {"__version__"}
+    return found
 
 
 def test_imports_follow_the_flow():
@@ -59,6 +66,35 @@ def test_imports_follow_the_flow():
 )
 def test_no_way_to_import_is_overlooked(line):
     assert imported(line) == {"online"}
+
+
+def rows() -> list[tuple[str, str]]:
+    """Return what docs/architecture.md has a row for, and what must be unknown there."""
+    return re.findall(r"^\| `(\w+)` \|.*\|(.*)\|$", text_of("docs/architecture.md"), re.MULTILINE)
+
+
+def test_the_page_has_a_row_for_every_part_in_the_order_of_the_flow():
+    assert [part for part, _ in rows()] == ORDER
+    assert {path.stem for path in ROOT.iterdir() if path.suffix == ".py" or path.is_dir()} >= set(ORDER)
+
+
+def test_what_a_part_must_not_know_by_the_page_it_does_not_import():
+    for part, unknown in rows():
+        names = set(re.findall(r"`(\w+)`", unknown))
+        assert names <= {*ORDER, "torch", "numpy", "tyro"}, part
+        for path in [ROOT / f"{part}.py", *(ROOT / part).rglob("*.py")]:
+            source = path.read_text() if path.exists() else ""
+            known = imported(source) | {name.split(".")[0] for name in named(source)}
+            assert names.isdisjoint(known), f"{path.relative_to(ROOT)} imports {names & known}"
+
+
+def test_the_picture_has_commands_and_parts_that_there_are():
+    (picture,) = [block.text for block in blocks("docs/architecture.md") if block.language == "mermaid"]
+    found = re.findall(r"pvn ([a-z ]*[a-z]) \(([a-z, ]+)\)", picture)
+    assert len(found) == picture.count("pvn ")
+    for command, parts in found:
+        assert any(f"{name} ".startswith(f"{command} ") for name in COMMANDS), command
+        assert set(parts.split(", ")) <= set(ORDER), command
 
 
 def test_tabular_stands_beside_the_deep_code():

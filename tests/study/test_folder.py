@@ -122,10 +122,11 @@ def test_a_plan_is_read_as_it_was_written(tmp_path):
     found = read_study(root)
     assert (found.name, found.normalise, found.file) == (study.name, study.normalise, STUDY)
     assert [(cell.env, cell.method, cell.seeds, cell.encoder) for cell in found.cells] == [
-        ("minatar/breakout", "dqn", [0], None)
+        ("minatar/breakout", "dqn", (0,), None)
     ]
     assert [stage.kind for stage in found.stages] == ["dqn", "evaluate"]
-    assert found.cells[0].stages == [stage.id for stage in found.stages]
+    assert found.cells == list(laid_out.cells)
+    assert found.cells[0].stages == tuple(stage.id for stage in found.stages)
     assert found.stages[1].expect.file == f"{found.cells[0].run}/evaluation.json"
     assert (found.stages[1].expect.steps, found.stages[1].expect.seed) == (60, 0)
 

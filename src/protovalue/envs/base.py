@@ -79,13 +79,16 @@ class Family(ABC):
     """
 
     games: ClassVar[Sequence[str]] = ()
-    """Names of the games; empty where they cannot be listed."""
+    """Names of the games, and no other is made; empty where they cannot be listed."""
     options: dict[str, Any]
     """Every option with its value; set before `make` is called."""
 
     @abstractmethod
     def make(self, env_id: str, game: str, num_envs: int) -> Env:
-        """Make `num_envs` of one game with these options; `env_id` is its whole name, an unknown one a UserError."""
+        """Make `num_envs` of one game with these options; `env_id` is its whole name.
+
+        A family without `games` raises a UserError for an unknown one.
+        """
 
 
 def seed_list(seed: Seeds, num_envs: int) -> list[int] | None:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from protovalue.envs.base import Array, Env, Family, Seeds, StepResult, seed_list
 from protovalue.envs.minatar_games import VERSION
-from protovalue.errors import UserError, unknown
+from protovalue.errors import UserError
 from protovalue.randomness import entropy
 
 if TYPE_CHECKING:
@@ -155,8 +155,6 @@ class MinAtar(Family):
 
     def make(self, env_id: str, game: str, num_envs: int) -> MinAtarEnv:
         """Make `num_envs` of one game."""
-        if game not in GAMES:
-            raise unknown("environment", env_id, [f"minatar/{name}" for name in GAMES])
         return MinAtarEnv(env_id, game, num_envs, self.options)
 
 

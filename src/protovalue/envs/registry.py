@@ -10,7 +10,7 @@ import importlib
 from typing import Any
 
 from protovalue.envs.base import Env, Family
-from protovalue.errors import UserError
+from protovalue.errors import UserError, unknown
 from protovalue.options import options_of, resolve_options
 from protovalue.registry import ENVIRONMENTS, env_name, is_file, name_of, split_env
 
@@ -34,7 +34,10 @@ def make(env_id: str, num_envs: int = 1, **options: Any) -> Env:
     resolved, name = resolve(env_id, **options), env_name(env_id)
     family: Family = _family(env_id)(**resolved)
     family.options = resolved
-    return family.make(name, split_env(name)[1], num_envs)
+    kind, game = split_env(name)
+    if family.games and game not in family.games:
+        raise unknown("environment", name, [f"{kind}/{one}" for one in family.games])
+    return family.make(name, game, num_envs)
 
 
 def resolve(env_id: str, **options: Any) -> dict[str, Any]:

@@ -5,16 +5,27 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor, nn
 
 from protovalue.data.dataset import Dataset
-from protovalue.data.sampler import Sampler
+from protovalue.data.sampler import Batch, Sampler
 from protovalue.nets.encoders import Encoder, make_encoder
 from protovalue.precision import Precision
 from protovalue.pretrain.config import PretrainConfig
 from protovalue.randomness import Purpose, seeded
 
 Sample = dict[str, Tensor]
+
+
+def transitions(batch: Batch) -> Sample:
+    """Return a batch as a sample: what temporal differences need of each transition."""
+    return {
+        "frames": torch.from_numpy(batch.frames),
+        "action": torch.from_numpy(batch.action),
+        "reward": torch.from_numpy(batch.reward),
+        "terminal": torch.from_numpy(batch.terminal),
+    }
 
 
 class Method(nn.Module):

@@ -11,7 +11,7 @@ from protovalue.data.dataset import Dataset
 from protovalue.losses import q_loss, q_target
 from protovalue.nets.heads import TaskHeads
 from protovalue.presets import METHODS, PRETRAIN, Presets
-from protovalue.pretrain.base import Method, Sample
+from protovalue.pretrain.base import Method, Sample, transitions
 from protovalue.pretrain.config import PretrainConfig
 from protovalue.pretrain.target import TargetNetwork
 from protovalue.randomness import Purpose, seeded
@@ -54,13 +54,7 @@ class EnvironmentReward(Method):
 
     def sample(self, step: int) -> Sample:
         """Return transitions with the logged rewards."""
-        batch = self.sampler.batch(step)
-        return {
-            "frames": torch.from_numpy(batch.frames),
-            "action": torch.from_numpy(batch.action),
-            "reward": torch.from_numpy(batch.reward),
-            "terminal": torch.from_numpy(batch.terminal),
-        }
+        return transitions(self.sampler.batch(step))
 
     def loss(self, sample: Sample) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the mean loss of the Q-learning errors."""

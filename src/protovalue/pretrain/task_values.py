@@ -8,7 +8,7 @@ from torch import Tensor
 
 from protovalue.losses import Backup, td_loss
 from protovalue.nets.heads import TaskHeads
-from protovalue.pretrain.base import Method, Sample
+from protovalue.pretrain.base import Method, Sample, transitions
 from protovalue.pretrain.target import TargetNetwork
 from protovalue.randomness import Purpose, seeded
 
@@ -39,12 +39,7 @@ class TaskValues(Method):
     def sample(self, step: int) -> Sample:
         """Return transitions and their rewards for all tasks."""
         batch = self.sampler.batch(step)
-        return {
-            "frames": torch.from_numpy(batch.frames),
-            "action": torch.from_numpy(batch.action),
-            "terminal": torch.from_numpy(batch.terminal),
-            "reward": torch.from_numpy(self.rewards(batch.index)),
-        }
+        return {**transitions(batch), "reward": torch.from_numpy(self.rewards(batch.index))}
 
     def loss(self, sample: Sample) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the squared TD error of all tasks."""

@@ -125,8 +125,7 @@ def _read_study(root: Path) -> Results:
             cells.append(reader.cell(number))
             finished |= set(entry.stages)
         except UserError as error:
-            seeds = tuple(entry.seeds)
-            missing.append(Missing(entry.env, titles[number], entry.pretraining_seed, str(error), seeds))
+            missing.append(Missing(entry.env, titles[number], entry.pretraining_seed, str(error), entry.seeds))
     refuse_mixtures(cells)
     cells, twice = each_encoder_once(cells)
     random_policy, unusable = _random_policy(root, study)

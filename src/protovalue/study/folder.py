@@ -38,20 +38,21 @@ class MethodRecord:
 
 
 @dataclass(frozen=True)
-class CellRecord:
-    """What study.json says of a cell: one encoder with all its agents, or one end-to-end agent."""
+class Cell:
+    """One pretrained encoder with all its agents, or one end-to-end agent: the unit of statistics."""
 
     env: str
     method: str
     width: int
     tasks: int | None
     data_seed: int | None
+    """None for an encoder that does not learn from data."""
     pretraining_seed: int | None
-    seeds: list[int]
+    seeds: tuple[int, ...]
     data: str | None
     encoder: str | None
     run: str
-    stages: list[str]
+    stages: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ class StudyRecord:
     normalise: Literal["human", "dqn", "none"]
     methods: dict[str, MethodRecord]
     random_policy: dict[str, str]
-    cells: list[CellRecord]
+    cells: list[Cell]
     stages: list[StageRecord]
     file: str | None
 

@@ -18,6 +18,7 @@ from protovalue.pretrain.methods import method_class
 from protovalue.registry import checksum, env_name, is_file, split_env
 from protovalue.runs import config_fields
 from protovalue.study.data_table import IMPORTS, fill
+from protovalue.study.folder import Cell
 from protovalue.study.model import DQN, RANDOM, RANDOM_KEEPS, MethodEntry, Study, Variant
 from protovalue.study.settings import words
 
@@ -56,24 +57,6 @@ class Stage:
             "command": list(self.command),
             "expect": dict(self.expect),
         }
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One pretrained encoder with all its agents, or one end-to-end agent: the unit of statistics."""
-
-    env: str
-    method: str
-    width: int
-    tasks: int | None
-    data_seed: int | None
-    """None for an encoder that does not learn from data."""
-    pretraining_seed: int | None
-    seeds: tuple[int, ...]
-    data: str | None
-    encoder: str | None
-    run: str
-    stages: tuple[str, ...]
 
 
 @dataclass(frozen=True)
