@@ -24,6 +24,7 @@ from protovalue.config import (
     roles,
 )
 from protovalue.errors import UserError
+from protovalue.evaluate.config import EvaluateConfig
 from protovalue.flags import parse
 from protovalue.online.config import DqnConfig, OnlineConfig
 from protovalue.presets import TABLES, Preset, Presets, SameAs, in_brackets, resolved
@@ -58,6 +59,24 @@ def test_what_is_derived_from_roles() -> None:
     }  # fmt: skip
     unlike = names_where(DqnConfig, lambda role: role.identifies != role.compared)
     assert unlike == {"env", "seeds", "options", "stages"}
+    assert names_where(OnlineConfig, lambda role: not role.identifies) == {
+        "out", "encoder", "code", "device", "threads", "log_every", "checkpoint_every", "keep_replay", "replay_dir",
+    }  # fmt: skip
+    assert names_where(OnlineConfig, lambda role: not role.compared) == {
+        *names_where(OnlineConfig, lambda role: not role.identifies), "env", "seeds", "options", "other_game",
+    }  # fmt: skip
+    assert names_where(OnlineConfig, lambda role: role.filled_in) == {
+        "out", "env", "seeds", "threads", "replay_dir", "encoder", "code", "options", "other_game",
+    }  # fmt: skip
+    assert names_where(EvaluateConfig, lambda role: role.identifies and not role.filled_in) == {
+        "episodes", "epsilon", "seed",
+    }  # fmt: skip
+    assert names_where(pvn, lambda role: role.filled_in) == {
+        "out", "data", "env", "method", "cache", "seed", "threads", "holdout",
+    }  # fmt: skip
+    assert names_where(pvn, lambda role: not role.compared) == {
+        *names_where(pvn, lambda role: role.may_change), "env", "method", "seed",
+    } - {"steps"}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
