@@ -55,10 +55,10 @@ def test_what_is_derived_from_roles() -> None:
         "out", "encoder", "steps", "device", "threads", "log_every", "keep_replay", "code",
     }  # fmt: skip
     assert names_where(DqnConfig, lambda role: role.filled_in) == {
-        "out", "env", "seeds", "threads", "replay_dir", "record", "stages", "options",
+        "out", "env", "seeds", "threads", "replay_dir", "record", "iterations", "options",
     }  # fmt: skip
     unlike = names_where(DqnConfig, lambda role: role.identifies != role.compared)
-    assert unlike == {"env", "seeds", "options", "stages"}
+    assert unlike == {"env", "seeds", "options", "iterations"}
     assert names_where(OnlineConfig, lambda role: not role.identifies) == {
         "out", "encoder", "code", "device", "threads", "log_every", "checkpoint_every", "keep_replay", "replay_dir",
     }  # fmt: skip

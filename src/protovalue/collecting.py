@@ -17,7 +17,7 @@ def collect_command(config: CollectConfig) -> None:
         agent = config.out.with_name(f"{config.out.name}-agent")
         _record_training(config, agent)
         data = open_dataset(config.out)
-        then = f"the agent: pvn evaluate {agent}; its stages: pvn data info {config.out}"
+        then = f"the agent: pvn evaluate {agent}; its iterations: pvn data info {config.out}"
     print(f"{config.out}: {data.num_transitions:,} transitions of {data.env_id} in {data.num_episodes:,} episodes")
     print(then)
 

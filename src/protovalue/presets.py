@@ -171,7 +171,9 @@ ONLINE: Presets = {
 }  # fmt: skip
 
 DQN: Presets = {
-    ("*", "*"): Preset("Dopamine's DQN", **_AGENTS, architecture="nature", epsilon_start=1.0, stages=50, threads=None),
+    ("*", "*"): Preset(
+        "Dopamine's DQN", **_AGENTS, architecture="nature", epsilon_start=1.0, iterations=50, threads=None
+    ),
     ("*", "minatar"): Preset("frames of 10x10 cells", architecture="minatar", threads=1),
     # Its target network is copied every 8,000 agent steps: with an update every 4 steps, 2,000 updates.
     ("paper", "*"): Preset(

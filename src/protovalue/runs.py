@@ -231,13 +231,14 @@ def read_run(path: Path) -> dict[str, Any]:
 def renamed(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the config of a run of version 1 under today's names, without what did not apply to it."""
     kind = config.get("kind")
-    names = {} if kind == "online" else {"encoder": "architecture", **({"data": "record"} if kind == "dqn" else {})}
+    recorded = {"data": "record", "stages": "iterations"}
+    names = {} if kind == "online" else {"encoder": "architecture", **(recorded if kind == "dqn" else {})}
     found = {names.get(name, name): value for name, value in config.items()}
     unused = {
         "atoms": found.get("head") != "c51",
         "value_range": found.get("head") != "c51",
         "replay_dtype": bool(found.get("finetune")),
-        "stages": found.get("record") is None,
+        "iterations": found.get("record") is None,
     }
     return found | {name: None for name, not_used in unused.items() if not_used and name in found}
 

@@ -38,7 +38,7 @@ def atari_episode(length: int, rng: np.random.Generator, end: End = End.TERMINAT
     return MadeUp(frames.astype(np.uint8), rng.integers(actions, size=length).astype(np.int32), rewards, end)
 
 
-def write_atari(path: Path, episodes: list[MadeUp], checkpoint: int = 7, **changes: Any) -> Dataset:
+def write_atari(path: Path, episodes: list[MadeUp], iteration: int = 7, **changes: Any) -> Dataset:
     """Write a data set of Breakout, which has 4 actions, as an import should make it."""
     fields = {
         "env_id": "atari/Breakout",
@@ -52,7 +52,7 @@ def write_atari(path: Path, episodes: list[MadeUp], checkpoint: int = 7, **chang
     }
     with DatasetWriter(path, Manifest(**{**fields, **changes}), {"by": "test"}) as writer:
         for episode in episodes:
-            buffer = writer.begin(episode.frames[0], checkpoint)
+            buffer = writer.begin(episode.frames[0], iteration)
             for action, reward, frame in zip(episode.actions, episode.rewards, episode.frames[1:], strict=True):
                 buffer.add(int(action), float(reward), frame)
             buffer.end(episode.end)
@@ -143,7 +143,7 @@ def rlu_record(episode: Episode, number: int, packed: bool = True, **changes: An
     observations, actions, rewards, discounts = steps_of(episode)
     total = np.array([rewards.sum()], np.float32)
     features = {
-        "checkpoint_idx": np.array([episode.checkpoint]),
+        "checkpoint_idx": np.array([episode.iteration]),
         "episode_idx": np.array([number]),
         "episode_return": total,
         "clipped_episode_return": total,
@@ -168,7 +168,7 @@ def tfds_record(episode: Episode, number: int) -> bytes:
         "steps/is_first": first,
         "steps/is_last": last,
         "steps/is_terminal": last * (discounts[-1] == 0),
-        "checkpoint_id": np.array([episode.checkpoint]),
+        "checkpoint_id": np.array([episode.iteration]),
         "episode_id": np.array([number]),
         "episode_return": np.array([rewards.sum()], np.float32),
     }

@@ -221,35 +221,35 @@ def test_damaged_and_truncated_files(saved, episodes, tmp_path, caplog, monkeypa
     assert imported.folders[0].manifest.provenance[0]["damaged"] == 1
     path.write_bytes(good[:-5] + bytes([good[-5] ^ 1]) + good[-4:])
     with pytest.raises(UserError, match="damaged gzip"):
-        run(saved[1], tmp_path / "three", checkpoints="2")
+        run(saved[1], tmp_path / "three", iterations="2")
     buffer = io.BytesIO()
     np.save(buffer, np.zeros((120, 84, 84), np.uint8))
     path.write_bytes(gzip.compress(buffer.getvalue()[:-7000]))
     with pytest.raises(UserError, match="truncated: found 119 frames, expected 120"):
-        run(saved[1], tmp_path / "four", checkpoints="2")
+        run(saved[1], tmp_path / "four", iterations="2")
     path.write_bytes(gzip.compress(buffer.getvalue() + bytes(7056)))
     with pytest.raises(UserError, match="found more than the 120 frames that it announces"):
-        run(saved[1], tmp_path / "more", checkpoints="2")
+        run(saved[1], tmp_path / "more", iterations="2")
     path.write_bytes(gzip.compress(b"no array"))
     with pytest.raises(UserError, match="not a NumPy array"):
-        run(saved[1], tmp_path / "five", checkpoints="2")
+        run(saved[1], tmp_path / "five", iterations="2")
 
 
 def test_splits_runs_and_order(episodes, tmp_path):
-    """Five runs, checkpoints 0, 2 and 10: their order is by number, not by name; weak takes 0 of every run."""
+    """Five runs, iterations 0, 2 and 10: their order is by number, not by name; weak takes 0 of every run."""
     for number in range(1, 6):
-        for checkpoint in (0, 2, 10):
+        for iteration in (0, 2, 10):
             ring = Ring(20)
             ring.add_episode(episodes[4])
-            ring.save(logs(tmp_path, number), checkpoint)
+            ring.save(logs(tmp_path, number), iteration)
     everything = tmp_path / "Breakout"
-    assert run(everything, tmp_path / "weak", split="weak").checkpoints.tolist() == [0] * 5
+    assert run(everything, tmp_path / "weak", split="weak").iterations.tolist() == [0] * 5
     one = run(everything / "2", tmp_path / "one")
-    assert one.checkpoints.tolist() == [0, 2, 10]
+    assert one.iterations.tolist() == [0, 2, 10]
     assert one.folders[0].manifest.provenance[0]["runs"] == [2]
-    some = run(everything / "[35]", tmp_path / "some", checkpoints="10,2")
-    assert some.checkpoints.tolist() == [2, 10, 2, 10]
-    with pytest.raises(UserError, match="--split mixed: checkpoint 9, 19, 29, 39, 49 is not in the source"):
+    some = run(everything / "[35]", tmp_path / "some", iterations="10,2")
+    assert some.iterations.tolist() == [2, 10, 2, 10]
+    with pytest.raises(UserError, match="--split mixed: iteration 9, 19, 29, 39, 49 is not in the source"):
         run(everything, tmp_path / "mixed", split="mixed")
 
 

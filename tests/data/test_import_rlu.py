@@ -53,7 +53,7 @@ def test_the_real_file(tmp_path):
     data = run(REAL, tmp_path / "set", workers=2)
     assert (data.env_id, data.num_actions, data.rewards_are, data.stack) == ("atari/Asterix", 9, "clipped", 4)
     assert data.lengths.tolist() == [310, 244]
-    assert data.checkpoints.tolist() == [1, 0]
+    assert data.iterations.tolist() == [1, 0]
     assert data.ends.tolist() == [End.TERMINATED, End.TERMINATED]
     first, second = data.episode(0), data.episode(1)
     rewarded = [4, 6, 8, 10, 14, 16, 18, 20, 107, 114, 115, 116, 120, 137, 139, 256, 274]
@@ -87,7 +87,7 @@ def test_raw_shards_round_trip_to_the_byte(data, tmp_path, workers, packed):
     assert same_contents(data.folders[0].path, tmp_path / "set")
     assert imported.env_options == data.env_options
     source = imported.folders[0].manifest.provenance[0]
-    assert (source["files"], source["runs"], source["split"], source["checkpoints"]) == (2, [1], "full", "all")
+    assert (source["files"], source["runs"], source["split"], source["iterations"]) == (2, [1], "full", "all")
     assert "position" not in source
 
 
@@ -224,8 +224,8 @@ def test_the_full_action_set_makes_an_environment_with_it(data, tmp_path):
 
 
 @pytest.fixture
-def checkpoints(data, tmp_path):
-    """Five runs of 50 checkpoints; the episode of run r, checkpoint c has c + 1 steps, of one frame."""
+def iterations(data, tmp_path):
+    """Five runs of 50 iterations; the episode of run r, iteration c has c + 1 steps, of one frame."""
     frames = np.zeros((60, 84, 84), np.uint8)
     for r in range(1, 6):
         for c in (0, 1, 9, 19, 24, 29, 39, 49):
@@ -245,55 +245,55 @@ def checkpoints(data, tmp_path):
         ({"split": "mixed"}, "run_1-*", [0, 9, 19, 29, 39, 49]),
         ({"split": "mixed-small"}, "run_1-*", [0, 24, 49]),
         ({"split": "sgi-mixed"}, "run_1-*", [0, 24, 49]),
-        ({"checkpoints": "19,9"}, "run_[24]-*", [9, 19, 9, 19]),
-        ({"checkpoints": "24", "runs": "5,2"}, "run_*", [24, 24]),
+        ({"iterations": "19,9"}, "run_[24]-*", [9, 19, 9, 19]),
+        ({"iterations": "24", "runs": "5,2"}, "run_*", [24, 24]),
         ({}, "run_3-*", [0, 1, 9, 19, 24, 29, 39, 49]),
     ],
 )
-def test_splits(checkpoints, tmp_path, settings, glob, expected):
-    imported = run(checkpoints / glob, tmp_path / "set", **settings)
-    assert imported.checkpoints.tolist() == expected
+def test_splits(iterations, tmp_path, settings, glob, expected):
+    imported = run(iterations / glob, tmp_path / "set", **settings)
+    assert imported.iterations.tolist() == expected
     assert (imported.lengths - 1).tolist() == expected
     source = imported.folders[0].manifest.provenance[0]
-    assert source["split"] == settings.get("split", "checkpoints" if settings else "full")
+    assert source["split"] == settings.get("split", "iterations" if settings else "full")
     assert source["runs"] == (
         [2, 5] if "runs" in settings else sorted({int(run) for run in glob if run.isdigit()} or RUNS)
     )
-    assert source["checkpoints"] == (sorted(set(expected)) if settings else "all")
+    assert source["iterations"] == (sorted(set(expected)) if settings else "all")
 
 
-def test_a_split_that_is_not_there_is_refused(checkpoints, tmp_path):
-    with pytest.raises(UserError, match="--split weak: found runs 1, 2, expected 1 to 5; --checkpoints 0"):
-        run(checkpoints / "run_[12]-*", tmp_path / "set", split="weak")
-    (checkpoints / "run_1-00049-of-00050").unlink()
-    with pytest.raises(UserError, match="--split mixed: checkpoint 49 is not in the source, which has 0 to 39"):
-        run(checkpoints / "run_1-*", tmp_path / "set", split="mixed")
-    with pytest.raises(UserError, match="--checkpoints: found 0 beside --split mixed"):
-        run(checkpoints / "run_1-*", tmp_path / "set", split="mixed", checkpoints="0")
-    with pytest.raises(UserError, match="--checkpoints: found '0;3', expected numbers such as 0,9,19"):
-        run(checkpoints / "run_1-*", tmp_path / "set", checkpoints="0;3")
+def test_a_split_that_is_not_there_is_refused(iterations, tmp_path):
+    with pytest.raises(UserError, match="--split weak: found runs 1, 2, expected 1 to 5; --iterations 0"):
+        run(iterations / "run_[12]-*", tmp_path / "set", split="weak")
+    (iterations / "run_1-00049-of-00050").unlink()
+    with pytest.raises(UserError, match="--split mixed: iteration 49 is not in the source, which has 0 to 39"):
+        run(iterations / "run_1-*", tmp_path / "set", split="mixed")
+    with pytest.raises(UserError, match="--iterations: found 0 beside --split mixed"):
+        run(iterations / "run_1-*", tmp_path / "set", split="mixed", iterations="0")
+    with pytest.raises(UserError, match="--iterations: found '0;3', expected numbers such as 0,9,19"):
+        run(iterations / "run_1-*", tmp_path / "set", iterations="0;3")
     with pytest.raises(UserError, match="--runs: found no run 6 in the paths of"):
-        run(checkpoints / "run_1-*", tmp_path / "set", runs="1,6")
+        run(iterations / "run_1-*", tmp_path / "set", runs="1,6")
     assert not (tmp_path / "set").exists()
 
 
 def test_a_proportion_is_spread_over_every_checkpoint(data, tmp_path):
-    """Of 11 episodes of checkpoint 3 and 5 of checkpoint 4, in turns: numbers 0, 4, 8 and 0, 4 of each."""
+    """Of 11 episodes of iteration 3 and 5 of iteration 4, in turns: numbers 0, 4, 8 and 0, 4 of each."""
     episodes = [(3, k) for k in range(11)] + [(4, k) for k in range(5)]
     random.Random(0).shuffle(episodes)
     order = {3: 0, 4: 0}
     records, taken = [], []
-    for checkpoint, _ in episodes:
-        k = order[checkpoint]
-        order[checkpoint] += 1
-        records.append(rlu_record(replace(data.episode(0), checkpoint=checkpoint), k, actions=np.array([k % 4])))
+    for iteration, _ in episodes:
+        k = order[iteration]
+        order[iteration] += 1
+        records.append(rlu_record(replace(data.episode(0), iteration=iteration), k, actions=np.array([k % 4])))
         if k % 4 == 0:
-            taken.append(checkpoint)
+            taken.append(iteration)
     path = tmp_path / "Breakout" / "run_1-00000-of-00001"
     path.parent.mkdir()
     path.write_bytes(gzip.compress(tfrecord(records)))
     imported = run(path, tmp_path / "set", proportion=0.25)
-    assert imported.checkpoints.tolist() == taken
+    assert imported.iterations.tolist() == taken
     assert sorted(taken) == [3, 3, 3, 4, 4]
     assert imported.folders[0].manifest.provenance[0]["proportion"] == 0.25
 

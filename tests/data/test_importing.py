@@ -96,7 +96,7 @@ def chosen(files, **settings):
 
 
 def test_files_are_selected_by_run_and_checkpoint():
-    files = [source(f"/{run}-{checkpoint}") for run in (1, 2, 3) for checkpoint in (0, 24, 49)]
+    files = [source(f"/{run}-{iteration}") for run in (1, 2, 3) for iteration in (0, 24, 49)]
     found = chosen(files, split="mixed-small", runs="3,1", proportion=0.5)
     assert [file.name for file in found.files] == ["1-0", "1-24", "1-49", "3-0", "3-24", "3-49"]
     assert found.source == {
@@ -105,24 +105,24 @@ def test_files_are_selected_by_run_and_checkpoint():
         "files": 6,
         "runs": [1, 3],
         "split": "mixed-small",
-        "checkpoints": [0, 24, 49],
+        "iterations": [0, 24, 49],
         "proportion": 0.5,
     }
-    found = chosen(files, checkpoints="24")
+    found = chosen(files, iterations="24")
     assert [file.name for file in found.files] == ["1-24", "2-24", "3-24"]
-    assert (found.source["split"], found.source["checkpoints"]) == ("checkpoints", [24])
-    assert chosen(files).source["checkpoints"] == "all"
+    assert (found.source["split"], found.source["iterations"]) == ("iterations", [24])
+    assert chosen(files).source["iterations"] == "all"
     with pytest.raises(UserError, match="^--runs: found no run 4 in the paths of a b$"):
         chosen(files, runs="1,4,5")
-    with pytest.raises(UserError, match="^--checkpoints 24,25: checkpoint 25 is not in the source, which has 0 to 49$"):
-        chosen(files, checkpoints="24,25")
-    with pytest.raises(UserError, match="^--split mixed: checkpoint 9, 19, 29, 39 is not in the source"):
+    with pytest.raises(UserError, match="^--iterations 24,25: iteration 25 is not in the source, which has 0 to 49$"):
+        chosen(files, iterations="24,25")
+    with pytest.raises(UserError, match="^--split mixed: iteration 9, 19, 29, 39 is not in the source"):
         chosen(files, split="mixed")
 
 
 def test_a_file_that_does_not_tell_its_checkpoint_stays():
     files = [source("/1-0"), source("/1-24"), source("/x-x")]
-    found = chosen(files, checkpoints="24")
+    found = chosen(files, iterations="24")
     assert [file.name for file in found.files] == ["1-24", "x-x"]
     assert found.source["runs"] == [1]
 
@@ -149,12 +149,12 @@ def test_counts_that_are_zero_are_not_told():
     assert tally.state() == {"damaged": 3}
 
 
-def encoded(length, checkpoint=-1, **counts):
+def encoded(length, iteration=-1, **counts):
     """An episode whose rewards are its length."""
     made = made_up(length, np.random.default_rng(length))
     groups = (made.frames[first : first + 4] for first in range(0, length + 1, 4)) if length else iter(())
     chunks = encode_chunks(manifest(), groups)
-    return Encoded(chunks, made.actions, np.full(length, length, np.float32), End.CUT, checkpoint, counts)
+    return Encoded(chunks, made.actions, np.full(length, length, np.float32), End.CUT, iteration, counts)
 
 
 def plan(out, files, read=None, **settings):
@@ -166,7 +166,7 @@ def plan(out, files, read=None, **settings):
             tally.read = 500_000 * (number + 1)
             if isinstance(length, BaseException):
                 raise length
-            yield encoded(length, checkpoint=int(file.name[-1]), nan_rewards=length)
+            yield encoded(length, iteration=int(file.name[-1]), nan_rewards=length)
 
     sources = [source(name, 1_000_000 * len(contents[name])) for name in contents]
     settings = {"source": {"by": "test", "source": "SRC"}, "workers": 1, **settings}
@@ -176,7 +176,7 @@ def plan(out, files, read=None, **settings):
 def test_the_episodes_come_in_order_and_are_counted(tmp_path, capsys):
     data = run_import(plan(tmp_path / "set", [[3, 0, 2], [], [7]]), quiet=True)
     assert data.lengths.tolist() == [3, 2, 7]
-    assert data.checkpoints.tolist() == [0, 0, 2]
+    assert data.iterations.tolist() == [0, 0, 2]
     assert [data.episode(i).rewards[0] for i in range(3)] == [3, 2, 7]
     (entry,) = data.folders[0].manifest.provenance
     assert entry == {"by": "test", "source": "SRC", "first_episode": 0, "nan_rewards": 12, "empty": 1}

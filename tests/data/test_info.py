@@ -22,9 +22,9 @@ def flat(length: int, shade: int, end: End = End.TERMINATED, shape: tuple[int, .
 def test_every_line_of_the_summary(tmp_path):
     """Episodes of 3, 60 and 70 steps with returns 3, 1,770 and 2,415, in two folders of different origin."""
     with DatasetWriter(tmp_path / "a", manifest(), {"by": "test", "position": {"file": 1}}) as writer:
-        writer.begin(np.zeros((2, 3), np.uint8), checkpoint=7)
-        for episode, checkpoint in ((flat(3, 1), 0), (flat(60, 1, End.CUT), 9)):
-            buffer = writer.begin(episode.frames[0], checkpoint)
+        writer.begin(np.zeros((2, 3), np.uint8), iteration=7)
+        for episode, iteration in ((flat(3, 1), 0), (flat(60, 1, End.CUT), 9)):
+            buffer = writer.begin(episode.frames[0], iteration)
             for action, reward, frame in zip(episode.actions, episode.rewards, episode.frames[1:], strict=True):
                 buffer.add(int(action), float(reward), frame)
             buffer.end(episode.end)
@@ -46,7 +46,7 @@ def test_every_line_of_the_summary(tmp_path):
         "rewards": "raw",
         "length": "3 to 70 steps, median 60",
         "return": "3.0 to 2,415.0, mean 1,396.00",
-        "checkpoints": "2: 0 to 9",
+        "iterations": "2: 0 to 9",
         "provenance": "by test, first_episode 0",
         "  and 1": "by another, first_episode 0",
         "checksum": data.checksum,
@@ -84,7 +84,7 @@ def test_progress_of_the_check(tmp_path, monkeypatch):
 def test_an_empty_data_set_has_neither_lengths_nor_returns(tmp_path):
     found = summary(write(tmp_path / "set", []))
     assert found["episodes"] == "0 (terminated 0, truncated 0, cut 0)"
-    assert {"length", "return", "checkpoints", "state"}.isdisjoint(found)
+    assert {"length", "return", "iterations", "state"}.isdisjoint(found)
 
 
 def test_what_verify_says(tmp_path, capsys):

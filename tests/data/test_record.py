@@ -1,4 +1,4 @@
-"""The recorder by itself: stages, checkpoints, and what it refuses."""
+"""The recorder by itself: stages, iterations, and what it refuses."""
 
 import numpy as np
 import pytest
@@ -36,7 +36,7 @@ def test_a_recorder_by_hand(tmp_path):
     one.close(complete=False)  # twice is once
     data = open_dataset(tmp_path / "d")
     episodes = [data.episode(i) for i in range(10)]
-    assert [episode.checkpoint for episode in episodes] == [0, 0, 0, 1, 1, 2, 2, 2, 3, 3]
+    assert [episode.iteration for episode in episodes] == [0, 0, 0, 1, 1, 2, 2, 2, 3, 3]
     assert [episode.actions.tolist() for episode in episodes] == [[step % 3] for step in range(10)]
     assert [episode.rewards.tolist() for episode in episodes] == [[float(step)] for step in range(10)]
     assert [episode.end for episode in episodes] == [End.TERMINATED, End.TRUNCATED] * 4 + [End.TERMINATED, End.CUT]
@@ -65,7 +65,7 @@ def test_a_recorder_goes_back_to_a_checkpoint(tmp_path):
     assert [data.episode(i).actions.tolist() for i in range(data.num_episodes)] == [[0], [1, 2]]
     assert data.episode(1).frames.all()
     assert data.episode(1).end == End.TRUNCATED
-    for keep in (2, 3):  # what a run has recorded must be there; its last checkpoint may be older than the end
+    for keep in (2, 3):  # what a run has recorded must be there; its last iteration may be older than the end
         if keep == 2:
             recorder(tmp_path).check(keep)
         else:

@@ -1,8 +1,8 @@
-"""Splits by value: which checkpoints of which runs, the numbers of a flag, and an even proportion."""
+"""Splits by value: which iterations of which runs, the numbers of a flag, and an even proportion."""
 
 import pytest
 
-from protovalue.data.splits import SPLITS, Split, Thinning, check_checkpoints, check_runs, choose_split, numbers
+from protovalue.data.splits import SPLITS, Split, Thinning, check_iterations, check_runs, choose_split, numbers
 from protovalue.errors import UserError
 
 
@@ -25,7 +25,7 @@ def test_the_published_splits():
 def test_a_split_or_listed_checkpoints():
     assert choose_split("weak", None) is SPLITS["weak"]
     assert choose_split("full", "3,1,3") == Split(frozenset({1, 3}))
-    with pytest.raises(UserError, match="--checkpoints: found 0,1 beside --split mixed, expected one of the two"):
+    with pytest.raises(UserError, match="--iterations: found 0,1 beside --split mixed, expected one of the two"):
         choose_split("mixed", "0,1")
 
 
@@ -40,17 +40,17 @@ def test_the_runs_of_a_split():
     check_runs(SPLITS["weak"], "weak", [5, 1, 2, 2, 3, 4])
     check_runs(SPLITS["full"], "full", [])
     for runs, found in (([1, 2, 3, 4], "1, 2, 3, 4"), ([1, 2, 3, 4, 5, 6], "1, 2, 3, 4, 5, 6"), ([], "none that the")):
-        with pytest.raises(UserError, match=rf"--split weak: found runs {found}.*, expected 1 to 5; --checkpoints 0"):
+        with pytest.raises(UserError, match=rf"--split weak: found runs {found}.*, expected 1 to 5; --iterations 0"):
             check_runs(SPLITS["weak"], "weak", runs)
 
 
 def test_the_checkpoints_of_a_source():
-    check_checkpoints(SPLITS["mixed-small"], [49, 0, 24, 7], "--split mixed-small")
-    check_checkpoints(SPLITS["full"], [], "--split full")
-    with pytest.raises(UserError, match="^--split x: checkpoint 24, 49 is not in the source, which has 0 to 30$"):
-        check_checkpoints(SPLITS["mixed-small"], [0, 30], "--split x")
-    with pytest.raises(UserError, match="^--split x: checkpoint 0, 24, 49 is not in the source, which has none$"):
-        check_checkpoints(SPLITS["mixed-small"], [], "--split x")
+    check_iterations(SPLITS["mixed-small"], [49, 0, 24, 7], "--split mixed-small")
+    check_iterations(SPLITS["full"], [], "--split full")
+    with pytest.raises(UserError, match="^--split x: iteration 24, 49 is not in the source, which has 0 to 30$"):
+        check_iterations(SPLITS["mixed-small"], [0, 30], "--split x")
+    with pytest.raises(UserError, match="^--split x: iteration 0, 24, 49 is not in the source, which has none$"):
+        check_iterations(SPLITS["mixed-small"], [], "--split x")
 
 
 @pytest.mark.parametrize(
@@ -60,5 +60,5 @@ def test_the_checkpoints_of_a_source():
 def test_a_proportion_of_each_checkpoint(proportion, taken):
     """Item k is taken where k times the proportion passes a whole number, and the first always."""
     thinning = Thinning(proportion)
-    for checkpoint in (3, 9):  # each is counted by itself
-        assert [k for k in range(8) if thinning.take(checkpoint)] == taken
+    for iteration in (3, 9):  # each is counted by itself
+        assert [k for k in range(8) if thinning.take(iteration)] == taken

@@ -57,7 +57,7 @@ AGENT = "--replay-min 5 --checkpoint-every 10 --log-every 5 --keep-replay --thre
 ONLINE = f"online --encoder pre {AGENT}"
 TUNE = f"online --encoder pre --finetune {AGENT}"
 DQN = f"dqn --env {GAME} --prioritised {AGENT}"
-RECORD = f"dqn --env {GAME} --record recorded --stages 3 {AGENT}"
+RECORD = f"dqn --env {GAME} --record recorded --iterations 3 {AGENT}"
 STUDIED = "study.toml --out study"
 
 
@@ -421,7 +421,7 @@ JOBS = [
         lambda top: agents(top / "new"),
     ),
     Job(
-        "dqn --record", f"dqn --env {GAME} --record seen --stages 3 --steps 80 --out new {TRAIN}", (),
+        "dqn --record", f"dqn --env {GAME} --record seen --iterations 3 --steps 80 --out new {TRAIN}", (),
         lambda top: (agents(top / "new"), data_set(top / "seen")),
     ),
     Job("import rlu", "import rlu rlu/Breakout --workers 1 --out new", ("rlu",), lambda top: data_set(top / "new")),

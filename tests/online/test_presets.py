@@ -170,9 +170,9 @@ def test_what_applies_gets_a_value_and_what_does_not_stays_unset():
     assert (Rule.of(categorical).atoms, Rule.of(categorical).value_range) == (7, 2.0)
     assert online(finetune=True).replay_dtype is None
     assert online(replay_dtype="float32").replay_dtype == "float32"
-    assert end_to_end().stages is None
-    assert end_to_end(record=OUT).stages == 50
-    assert end_to_end(record=OUT, stages=3).stages == 3
+    assert end_to_end().iterations is None
+    assert end_to_end(record=OUT).iterations == 50
+    assert end_to_end(record=OUT, iterations=3).iterations == 3
 
 
 @pytest.mark.parametrize(
@@ -182,14 +182,14 @@ def test_what_applies_gets_a_value_and_what_does_not_stays_unset():
         (end_to_end, {"value_range": 5.0}, "--value-range: found 5.0, expected it with --head c51 only"),
         (online, {"finetune": True, "replay_dtype": "float32"},
          "--replay-dtype: found float32, expected it without --finetune only, whose replay holds frames"),
-        (end_to_end, {"stages": 5}, "--stages: found 5, expected it with --record only"),
+        (end_to_end, {"iterations": 5}, "--iterations: found 5, expected it with --record only"),
         (online, {"preset": "paper", "epsilon_steps": 500},
          "--epsilon-steps: found 500, expected --epsilon-start with it"),
         (online, {"head": "c51", "huber": True}, "--huber: found it together with --head c51, expected one of them"),
         (online, {"env": "", "other_game": True}, "--other-game: found it without --env, expected the other game as"),
         (online, {"head": "c51", "atoms": 1}, "--atoms: found 1, expected 2 to 10,000"),
         (online, {"head": "c51", "value_range": 0.0}, "--value-range: found 0.0, expected more than 0"),
-        (end_to_end, {"record": OUT, "stages": 0}, "--stages: found 0, expected at least 1"),
+        (end_to_end, {"record": OUT, "iterations": 0}, "--iterations: found 0, expected at least 1"),
     ],
 )  # fmt: skip
 def test_an_option_that_does_not_apply_is_refused_by_name(kind, given, message):
@@ -223,7 +223,7 @@ def test_a_schedule_that_is_set_is_taken():
     [
         (OnlineConfig, online(hidden=(4, 3), replay_dir=Path("there"))),
         (OnlineConfig, online(head="c51", atoms=9, finetune=True)),
-        (DqnConfig, end_to_end(record=Path("d"), stages=4, preset="paper")),
+        (DqnConfig, end_to_end(record=Path("d"), iterations=4, preset="paper")),
     ],
 )
 def test_a_config_is_read_back_from_what_is_recorded(kind, config):
@@ -231,10 +231,10 @@ def test_a_config_is_read_back_from_what_is_recorded(kind, config):
     assert config_from(kind, recorded) == config
     assert config_from(kind, recorded, out=Path("moved")) == replace(config, out=Path("moved"))
     # The first version recorded a value also where it did not apply, and had other names.
-    defaults = {"atoms": 51, "value_range": 10.0, "replay_dtype": "float16", "stages": 50}
+    defaults = {"atoms": 51, "value_range": 10.0, "replay_dtype": "float16", "iterations": 50}
     known = {field.name for field in fields(kind)}
     older = {name: value for name, value in defaults.items() if name in known and recorded[name] is None}
-    names = {"architecture": "encoder", "record": "data"}
+    names = {"architecture": "encoder", "record": "data", "iterations": "stages"}
     before = {names.get(name, name): value for name, value in (recorded | older).items()}
     before["kind"] = "dqn" if kind is DqnConfig else "online"
     assert config_from(kind, renamed(before)) == config

@@ -22,7 +22,7 @@ def config(folder, **changes):
     settings = {
         "env": "minatar/breakout",
         "steps": 150,
-        "stages": 5,
+        "iterations": 5,
         "replay_min": 140,
         "replay_size": 150,
         "checkpoint_every": 40,
@@ -52,8 +52,8 @@ def test_the_data_set_is_what_the_agent_lived_through(tmp_path, monkeypatch):
     np.testing.assert_array_equal(np.concatenate([e.rewards for e in episodes]), [row[1] for row in lived])
     assert episodes[-1].end in (End.CUT, End.TERMINATED, End.TRUNCATED)
     starts = np.cumsum([0, *(len(e.actions) for e in episodes[:-1])])
-    assert [e.checkpoint for e in episodes] == [start * 5 // 150 for start in starts]
-    assert {e.checkpoint for e in episodes} == {0, 1, 2, 3, 4}
+    assert [e.iteration for e in episodes] == [start * 5 // 150 for start in starts]
+    assert {e.iteration for e in episodes} == {0, 1, 2, 3, 4}
 
 
 @pytest.mark.parametrize("kills", [[39], [45, 81], [121, 149]])
@@ -70,7 +70,7 @@ def test_a_killed_recording_ends_like_one_that_was_not(tmp_path, monkeypatch, ki
         first, second = whole.episode(i), cut.episode(i)
         for name in ("frames", "actions", "rewards"):
             np.testing.assert_array_equal(getattr(first, name), getattr(second, name))
-        assert (first.end, first.checkpoint) == (second.end, second.checkpoint)
+        assert (first.end, first.iteration) == (second.end, second.iteration)
     theta = [read_checkpoint(tmp_path / name / "run").tensors["agent.theta"] for name in ("whole", "cut")]
     np.testing.assert_array_equal(*theta)
     assert main(["data", "verify", str(tmp_path / "cut" / "data")]) == 0
@@ -121,9 +121,9 @@ def test_collect_with_a_dqn(tmp_path, capsys):
     assert main(flags.split()) == 0
     printed = capsys.readouterr().out
     assert f"{tmp_path}/d: 60 transitions of minatar/breakout in" in printed
-    assert f"the agent: pvn evaluate {tmp_path}/d-agent; its stages: pvn data info {tmp_path}/d" in printed
+    assert f"the agent: pvn evaluate {tmp_path}/d-agent; its iterations: pvn data info {tmp_path}/d" in printed
     agent = read_run(tmp_path / "d-agent")
-    assert (agent["config"]["seeds"], agent["config"]["stages"], agent["done"]["steps"]) == ("4", 50, 60)
+    assert (agent["config"]["seeds"], agent["config"]["iterations"], agent["done"]["steps"]) == ("4", 50, 60)
     data = open_dataset(tmp_path / "d")
     assert data.folders[0].manifest.provenance[0]["policy"] == "dqn"
     assert (tmp_path / "d-agent" / "done.json").is_file()

@@ -36,7 +36,7 @@ def train(kind: str, out: Path, every: int = 20) -> None:
     if kind == "dqn":
         train_dqn(DqnConfig(**common, seeds="3-4"), quiet=True)
     elif kind == "recorded":
-        train_dqn(DqnConfig(**common, seeds="6", record=out / "data", stages=5), quiet=True)
+        train_dqn(DqnConfig(**common, seeds="6", record=out / "data", iterations=5), quiet=True)
     else:
         train_online(OnlineConfig(**common, seeds="0-1", encoder="random:minatar:1", finetune=kind == "finetune"), True)
 

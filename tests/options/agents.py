@@ -153,12 +153,12 @@ def _record(world: World) -> None:
     assert open_dataset(ran.out.with_name(f"{ran.out.name}-data")).num_transitions == 60
 
 
-def _stages(world: World) -> None:
-    refused(f"{BASE['dqn']} --stages 3", "--stages: found 3")(world)
+def _iterations(world: World) -> None:
+    refused(f"{BASE['dqn']} --iterations 3", "--iterations: found 3")(world)
     found = []
-    for flags in ("", "--stages 3"):
+    for flags in ("", "--iterations 3"):
         ran = world.good(f"{BASE['dqn']} --record {{out}}-data {flags}")
-        found.append(set(open_dataset(ran.out.with_name(f"{ran.out.name}-data")).checkpoints.tolist()))
+        found.append(set(open_dataset(ran.out.with_name(f"{ran.out.name}-data")).iterations.tolist()))
     assert len(found[0]) > 3
     assert found[1] == {0, 1, 2}
 
@@ -212,7 +212,7 @@ DQN: dict[str, Check] = {
     ),
     "width": differ(BASE["dqn"], f"{BASE['dqn']} --width 2", learned),
     "record": _record,
-    "stages": _stages,
+    "iterations": _iterations,
 }
 
 

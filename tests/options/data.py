@@ -55,7 +55,7 @@ def _episodes(world: World) -> Any:
 
 @made("shards")
 def _shards(world: World) -> Path:
-    """Two runs: the first has checkpoints 0, 24, 25 and 49, the second checkpoint 0."""
+    """Two runs: the first has iterations 0, 24, 25 and 49, the second iteration 0."""
     folder: Path = world["out"] / "Breakout"
     names = ("run_1-00000", "run_1-00024", "run_1-00025", "run_1-00049", "run_2-00000")
     for number, name in enumerate(names):
@@ -84,7 +84,7 @@ def _nameless(world: World) -> Path:
 
 @made("replay")
 def _replay(world: World) -> Path:
-    """Two runs of checkpoints 0 and 49, the first one also 24."""
+    """Two runs of iterations 0 and 49, the first one also 24."""
     folder: Path = world["out"] / "Breakout"
     for run, numbers in ((1, (0, 24, 49)), (2, (0, 49))):
         for number in numbers:
@@ -97,7 +97,7 @@ def _replay(world: World) -> Path:
 
 @made("damaged replay")
 def _damaged_replay(world: World) -> Path:
-    """Two checkpoints of four episodes each, of which the second cannot be read."""
+    """Two iterations of four episodes each, of which the second cannot be read."""
     ring = Ring(40)
     for index in range(4):
         ring.add_episode(world["episodes"].episode(index))
@@ -211,11 +211,11 @@ def atari(command: str, of_one: str, nameless: str, several: str) -> dict[str, C
         "out": _import_out(command, f"{command} --actions full", "holds a data set with env_options"),
         "split": both(
             more("--runs 1 --split mixed-small"),
-            refused(f"{command} --split mixed", "--split mixed: checkpoint 9, 19, 29, 39 is not in the source"),
+            refused(f"{command} --split mixed", "--split mixed: iteration 9, 19, 29, 39 is not in the source"),
         ),
-        "checkpoints": both(
-            more("--checkpoints 49 --runs 1"),
-            refused(f"{command} --checkpoints 0 --split mixed", "--checkpoints: found 0 beside --split mixed"),
+        "iterations": both(
+            more("--iterations 49 --runs 1"),
+            refused(f"{command} --iterations 0 --split mixed", "--iterations: found 0 beside --split mixed"),
         ),
         "runs": more("--runs 2"),
         "proportion": differ(several, f"{several} --proportion 0.5", contents),

@@ -210,7 +210,7 @@ def test_what_a_file_does_not_say():
     assert (study.widths, study.tasks) == ((None,), (None,))
     assert (study.data.kind, study.data.policy) == ("collect", "random")
     assert parse("threads = 3\n" + ONLY_RANDOM).threads == 3
-    assert parse(replaced("steps = 300", "policy = 'dqn'\nstages = 5")).data.settings == {"stages": 5}
+    assert parse(replaced("steps = 300", "policy = 'dqn'\niterations = 5")).data.settings == {"iterations": 5}
 
 
 def test_one_game_and_one_seed_need_no_placeholder():

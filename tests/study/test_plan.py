@@ -431,9 +431,9 @@ def test_the_clock_is_simulated():
 
 
 def test_the_stages_of_a_recorded_dqn_belong_to_its_data_set_alone():
-    text = TINY.replace("[data]\nsteps = 300", '[data]\npolicy = "dqn"\nsteps = 60\nreplay_min = 20\nstages = 5')
+    text = TINY.replace("[data]\nsteps = 300", '[data]\npolicy = "dqn"\nsteps = 60\nreplay_min = 20\niterations = 5')
     (trained,) = (stage for stage in plan(parse(text), ROOT).stages if stage.kind == "dqn")  # once, for both
     command = " ".join(trained.command)
-    assert "--stages 5" in command
+    assert "--iterations 5" in command
     assert "--record runs/x/data/" in command
-    assert ids(text, "dqn") != ids(text.replace("stages = 5", "stages = 6"), "dqn")
+    assert ids(text, "dqn") != ids(text.replace("iterations = 5", "iterations = 6"), "dqn")

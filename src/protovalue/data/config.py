@@ -1,8 +1,9 @@
 """Settings of `pvn collect`, `pvn data` and `pvn import`."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from tyro.conf import OmitArgPrefixes, Positional
 
@@ -104,14 +105,16 @@ class ImportInParallelConfig(ImportConfig):
 class ImportAtariConfig(ImportConfig):
     """What the two public Atari collections share."""
 
+    old_flags: ClassVar[Mapping[str, str]] = {"--checkpoints": "--iterations"}
+
     split: Annotated[Literal["full", "weak", "mixed", "mixed-small", "sgi-weak", "sgi-mixed"], RESULT] = "full"
-    """Which checkpoints of which runs, by a published name (docs/data.md); sgi- are the self-predictive work's."""
-    checkpoints: Annotated[str | None, RESULT] = None
-    """Which checkpoints, counted from 0 and separated by commas, in place of a split."""
+    """Which iterations of which runs, by a published name (docs/data.md); sgi- are the self-predictive work's."""
+    iterations: Annotated[str | None, RESULT] = None
+    """Which iterations, counted from 0 and separated by commas, in place of a split."""
     runs: Annotated[str | None, RESULT] = None
     """Which runs, as numbered in the paths and separated by commas; None is all that are there."""
     proportion: Annotated[float, RESULT, Range(0, 1, above=True)] = 1.0
-    """Share of the episodes of every checkpoint, evenly spread over it."""
+    """Share of the episodes of every iteration, evenly spread over it."""
     game: Annotated[str | None, SUBJECT] = None
     """Game, such as Asterix; None takes it from the path of the source."""
     actions: Annotated[Literal["minimal", "full"], RESULT] = "minimal"
@@ -132,7 +135,7 @@ class ImportRluConfig(ImportAtariConfig, ImportInParallelConfig):
 class ImportDqnReplayConfig(ImportAtariConfig):
     """Import the DQN replay data: Dopamine's $store$_observation_ckpt.N.gz and the files beside them.
 
-    Example: pvn import dqn-replay gs://atari-replay-datasets/dqn/Pong/1/replay_logs --out data/pong --checkpoints 0,9
+    Example: pvn import dqn-replay gs://atari-replay-datasets/dqn/Pong/1/replay_logs --out data/pong --iterations 0,9
 
     The same command continues an interrupted import. Rewards are clipped to [-1, 1], as in the files.
     """

@@ -34,7 +34,7 @@ class Episode:
     """(T,)"""
     end: End
     """How it ended."""
-    checkpoint: int
+    iteration: int
     """Training stage of the agent that acted, -1 if there was none."""
 
     def observations(self, stack: int) -> Array:
@@ -237,7 +237,7 @@ class Dataset:
         rewards_are: "raw" or "clipped".
         lengths: (episodes,) number of transitions of each episode.
         starts: (episodes,) index of the first transition of each episode.
-        ends, checkpoints: (episodes,) as in `End` and `Episode.checkpoint`.
+        ends, iterations: (episodes,) as in `End` and `Episode.iteration`.
         checksum: identifies the contents.
     """
 
@@ -256,7 +256,7 @@ class Dataset:
         self.lengths = np.concatenate([table["length"] for table in tables]).astype(np.int64)
         self.starts = np.cumsum(self.lengths) - self.lengths
         self.ends = np.concatenate([table["end"] for table in tables]).astype(np.int64)
-        self.checkpoints = np.concatenate([table["checkpoint"] for table in tables])
+        self.iterations = np.concatenate([table["checkpoint"] for table in tables])
         self._folder_of = np.repeat(np.arange(len(tables)), [len(table) for table in tables])
         self._record_of = np.concatenate([np.arange(len(table)) for table in tables])
         self._first_of = np.concatenate([table["first_transition"] for table in tables]).astype(np.int64)
@@ -352,7 +352,7 @@ class Dataset:
         folder = self.folders[self._folder_of[index]]
         steps = slice(int(self._first_of[index]), int(self._first_of[index] + self.lengths[index]))
         actions, rewards = np.array(folder.actions[steps]), np.array(folder.rewards[steps])
-        return Episode(frames, actions, rewards, End(self.ends[index]), int(self.checkpoints[index]))
+        return Episode(frames, actions, rewards, End(self.ends[index]), int(self.iterations[index]))
 
     def check_episodes(self, episode: NDArray[np.int64]) -> None:
         """Check the actions, rewards and chunk records of episodes the first time that they are read."""

@@ -36,7 +36,7 @@ EPISODE = np.dtype(
         ("episode_return", "<f8"),  # sum of the stored rewards
         ("length", "<u4"),  # actions; frames are one more
         ("source", "<u4"),  # which entry of the manifest's provenance it came from
-        ("checkpoint", "<i4"),  # training stage of the agent that acted, -1 if there was none
+        ("checkpoint", "<i4"),  # iteration of the training of the agent that acted, -1 if there was none
         ("end", "<u4"),  # how it ended, see End
         ("crc_actions", "<u4"),
         ("crc_rewards", "<u4"),

@@ -110,7 +110,7 @@ def import_dqn_replay(config: ImportDqnReplayConfig, quiet: bool = False) -> Dat
     files = sorted(find_sources(config.source, _OBSERVATION.pattern), key=lambda file: (_run_name(file), _number(file)))
     chosen = select(config, "dqn-replay", files, _run_of, _number)
     manifest = atari_manifest(game_of(files, config.game), config.actions)
-    read = partial(_read_checkpoint, manifest=manifest, proportion=config.proportion)
+    read = partial(_read_iteration, manifest=manifest, proportion=config.proportion)
     return run_import(
         ImportPlan(config.out, manifest, chosen.source, chosen.files, read, 1, config.skip_damaged), quiet
     )
@@ -139,10 +139,10 @@ def _run_of(file: SourceFile) -> int | None:
     return int(name) if name.isdecimal() else None
 
 
-def _read_checkpoint(
+def _read_iteration(
     file: SourceFile, tally: Tally, workers: Workers, manifest: Manifest, proportion: float
 ) -> Generator[Pending, None, None]:
-    """Yield the episodes of one checkpoint. Decompression runs in a thread, compression here: both free the lock."""
+    """Yield the episodes of one iteration. Decompression runs in a thread, compression here: both free the lock."""
     number = _number(file)
     with file.open() as stream:
         header = _Header(Gunzip(stream), file.url)
@@ -208,7 +208,7 @@ def _groups(frames: "_Frames", piece: Piece, size: int) -> Iterator[NDArray[np.u
 
 
 class _Frames:
-    """The observations of a checkpoint, taken in the order of their slots."""
+    """The observations of an iteration, taken in the order of their slots."""
 
     def __init__(self, blocks: Iterator[bytes] | Ahead[bytes], capacity: int, shape: tuple[int, ...], name: str):
         self._blocks, self._capacity, self._shape, self._name = iter(blocks), capacity, shape, name

@@ -45,7 +45,7 @@ from protovalue.data.tfrecord import Feature, decode_feature, parse_example, rea
 from protovalue.errors import UserError
 
 _SHARD = r"-\d{5}-of-\d{5}$"  # how the names of all of the layouts' files end
-_PUBLISHED = re.compile(r"run_\d+-(\d{5})-of-000(?:49|50)$")  # one shard per checkpoint
+_PUBLISHED = re.compile(r"run_\d+-(\d{5})-of-000(?:49|50)$")  # one shard per iteration
 _TFDS = re.compile(r"-checkpoint_(\d+)\.(?:array_record|tfrecord)-\d{5}-of-\d{5}$")
 _RUN = re.compile(r"run_(\d+)")
 
@@ -61,7 +61,7 @@ class ExampleKeys:
     """Discounts, 0 after a terminal step; or flags that are 1 at a terminal one."""
     terminal: float
     """The last value of `ending` in an episode that terminated."""
-    checkpoint: str
+    iteration: str
 
 
 RAW = ExampleKeys("observations", "actions", "clipped_rewards", "discounts", 0.0, "checkpoint_idx")
@@ -71,7 +71,7 @@ TFDS = ExampleKeys("steps/observation", "steps/action", "steps/reward", "steps/i
 def import_rlu(config: ImportRluConfig, quiet: bool = False) -> Dataset:
     """Import the episodes that `config` selects, or continue; return the data set."""
     files = sorted(find_sources(config.source, _SHARD), key=lambda file: file.url)
-    chosen = select(config, "rlu", files, _run_of, _checkpoint_of)
+    chosen = select(config, "rlu", files, _run_of, _iteration_of)
     manifest = atari_manifest(game_of(files, config.game), config.actions)
     skip = config.skip_damaged
     read = partial(_read_file, manifest=manifest, split=chosen.split, proportion=config.proportion, skip=skip)
@@ -89,8 +89,8 @@ def _run_of(file: SourceFile) -> int | None:
     return numbers[-1] if numbers else None
 
 
-def _checkpoint_of(file: SourceFile) -> int | None:
-    """Return the checkpoint that a file of the published layouts holds, by its name; None for any other name."""
+def _iteration_of(file: SourceFile) -> int | None:
+    """Return the iteration that a file of the published layouts holds, by its name; None for any other name."""
     match = _PUBLISHED.search(file.name) or _TFDS.search(file.name)
     return int(match.group(1)) if match else None
 
@@ -99,12 +99,12 @@ def _read_file(
     file: SourceFile, tally: Tally, workers: Workers, manifest: Manifest, split: Split, proportion: float, skip: bool
 ) -> Generator[Pending, None, None]:
     """Yield the selected episodes of one file; the workers decode them."""
-    by_name = _checkpoint_of(file)
+    by_name = _iteration_of(file)
     thinning = Thinning(proportion)
     with Ahead(_records(file, tally, skip), workers.window, lambda item: len(item[1]), WAITING_BYTES) as records:
         for where, record in records:
-            checkpoint = _checkpoint_in(record, where)
-            if split.takes(checkpoint if by_name is None else by_name) and thinning.take(checkpoint):
+            iteration = _iteration_in(record, where)
+            if split.takes(iteration if by_name is None else by_name) and thinning.take(iteration):
                 yield workers.submit(encode_record, record, where, manifest)
 
 
@@ -133,7 +133,7 @@ def _records(file: SourceFile, tally: Tally, skip: bool) -> Iterator[tuple[str, 
 def _keys_of(features: dict[str, memoryview], where: str) -> ExampleKeys:
     """Return the keys that a record uses; one with other keys is a UserError."""
     keys = TFDS if any(name.startswith("steps/") for name in features) else RAW
-    for key in (keys.observations, keys.actions, keys.rewards, keys.ending, keys.checkpoint):
+    for key in (keys.observations, keys.actions, keys.rewards, keys.ending, keys.iteration):
         if key not in features:
             found = ", ".join(sorted(features)) or "none"
             raise UserError(f"{where}: the key {key!r} is missing; found {found}")
@@ -166,14 +166,14 @@ def _numbers(features: dict[str, memoryview], key: str, where: str, kinds: str =
     return values
 
 
-def _checkpoint_in(record: bytes, where: str) -> int:
+def _iteration_in(record: bytes, where: str) -> int:
     keys, features = _parse(record, where)
-    values = _numbers(features, keys.checkpoint, where, "i")
+    values = _numbers(features, keys.iteration, where, "i")
     if len(values) != 1:
-        raise UserError(f"{where}: the key {keys.checkpoint!r} holds {len(values)} numbers, expected 1")
+        raise UserError(f"{where}: the key {keys.iteration!r} holds {len(values)} numbers, expected 1")
     number = int(values[0])
     if not 0 <= number < 1 << 31:
-        raise UserError(f"{where}: found {keys.checkpoint} {number}, expected the number of a checkpoint")
+        raise UserError(f"{where}: found {keys.iteration} {number}, expected the number of an iteration")
     return number
 
 
@@ -198,7 +198,7 @@ def encode_record(record: bytes, where: str, manifest: Manifest) -> Encoded:
         check_actions(actions[:kept], manifest.num_actions, where),
         stored,
         End.TERMINATED if terminated else End.TRUNCATED,
-        _checkpoint_in(record, where),
+        _iteration_in(record, where),
         counts,
     )
 

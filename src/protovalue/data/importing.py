@@ -23,7 +23,7 @@ from protovalue.data.config import ImportAtariConfig
 from protovalue.data.dataset import Dataset, Folder, open_dataset
 from protovalue.data.format import End, Manifest
 from protovalue.data.sources import DamagedError, SourceFile
-from protovalue.data.splits import Split, check_checkpoints, check_runs, choose_split, numbers
+from protovalue.data.splits import Split, check_iterations, check_runs, choose_split, numbers
 from protovalue.data.writer import DatasetWriter
 from protovalue.envs.atari import game_names
 from protovalue.envs.registry import make
@@ -47,7 +47,7 @@ class Encoded:
     actions: NDArray[np.int32]
     rewards: NDArray[np.float32]
     end: End
-    checkpoint: int = -1
+    iteration: int = -1
     counts: dict[str, int] = field(default_factory=dict)
     """What was found and mended on the way, by name."""
 
@@ -185,7 +185,7 @@ def run_import(plan: ImportPlan, quiet: bool = False) -> Dataset:
                     elif passed:
                         passed -= 1
                     else:
-                        writer.append(encoded.chunks, encoded.actions, encoded.rewards, encoded.end, encoded.checkpoint)
+                        writer.append(encoded.chunks, encoded.actions, encoded.rewards, encoded.end, encoded.iteration)
                     now = base + min(tally.read, plan.files[number].size)
                     bar.advance(_megabytes(now) - _megabytes(done), f"{writer.manifest.transitions:,} steps")
                     done = now
@@ -315,10 +315,10 @@ def select(
     by: str,
     files: Sequence[SourceFile],
     run_of: Callable[[SourceFile], int | None],
-    checkpoint_of: Callable[[SourceFile], int | None],
+    iteration_of: Callable[[SourceFile], int | None],
 ) -> Selection:
-    """Choose files by run and checkpoint; a file whose name does not tell its checkpoint stays, for its records do."""
-    split = choose_split(config.split, config.checkpoints)
+    """Choose files by run and iteration; a file whose name does not tell its iteration stays, for its records do."""
+    split = choose_split(config.split, config.iterations)
     if config.runs is not None:
         wanted = numbers(config.runs, "--runs")
         missing = sorted(set(wanted) - {run_of(file) for file in files})
@@ -327,18 +327,18 @@ def select(
         files = [file for file in files if run_of(file) in wanted]
     runs = sorted({run for file in files if (run := run_of(file)) is not None})
     check_runs(split, config.split, runs)
-    known = [checkpoint for file in files if (checkpoint := checkpoint_of(file)) is not None]
+    known = [iteration for file in files if (iteration := iteration_of(file)) is not None]
     if len(known) == len(files):
-        flag = f"--checkpoints {config.checkpoints}" if config.checkpoints else f"--split {config.split}"
-        check_checkpoints(split, known, flag)
-    chosen = [file for file in files if (number := checkpoint_of(file)) is None or split.takes(number)]
+        flag = f"--iterations {config.iterations}" if config.iterations else f"--split {config.split}"
+        check_iterations(split, known, flag)
+    chosen = [file for file in files if (number := iteration_of(file)) is None or split.takes(number)]
     source = {
         "by": f"pvn import {by}",
         "source": " ".join(config.source),
         "files": len(chosen),
         "runs": runs,
-        "split": "checkpoints" if config.checkpoints else config.split,
-        "checkpoints": sorted(split.checkpoints) if split.checkpoints is not None else "all",
+        "split": "iterations" if config.iterations else config.split,
+        "iterations": sorted(split.iterations) if split.iterations is not None else "all",
         "proportion": config.proportion,
     }
     return Selection(chosen, split, source)

@@ -55,7 +55,7 @@ def summary(data: Dataset) -> dict[str, str]:
     returns = np.concatenate([folder.episodes["episode_return"] for folder in data.folders])
     ends = {end.name.lower(): int((data.ends == end).sum()) for end in End}
     on_disk = sum(path.stat().st_size for folder in data.folders for path in folder.path.iterdir())
-    stages = np.unique(data.checkpoints[data.checkpoints >= 0])
+    iterations = np.unique(data.iterations[data.iterations >= 0])
     rows = {
         "folder": ", ".join(str(folder.path) for folder in data.folders),
         "environment": f"{data.env_id} ({_listed(data.env_options)})",
@@ -70,8 +70,8 @@ def summary(data: Dataset) -> dict[str, str]:
         low, middle, high = np.percentile(data.lengths, [0, 50, 100])
         rows["length"] = f"{low:,.0f} to {high:,.0f} steps, median {middle:,.0f}"
         rows["return"] = f"{returns.min():,.1f} to {returns.max():,.1f}, mean {returns.mean():,.2f}"
-    if len(stages):
-        rows["checkpoints"] = f"{len(stages)}: {stages.min()} to {stages.max()}"
+    if len(iterations):
+        rows["iterations"] = f"{len(iterations)}: {iterations.min()} to {iterations.max()}"
     sources = [source for folder in data.folders for source in folder.manifest.provenance]
     for number, source in enumerate(sources):
         shown = {name: value for name, value in source.items() if name != "position"}  # of an import under way

@@ -25,9 +25,9 @@ class Recorder:
     then, so that every transition of the training is in it once.
     """
 
-    def __init__(self, folder: Path, env: Env, steps: int, stages: int, seed: int) -> None:
-        self._folder, self._env, self._steps, self._stages = folder, env, steps, stages
-        self._source = {"by": "pvn dqn", "policy": "dqn", "seed": seed, "steps": steps, "stages": stages}
+    def __init__(self, folder: Path, env: Env, steps: int, iterations: int, seed: int) -> None:
+        self._folder, self._env, self._steps, self._iterations = folder, env, steps, iterations
+        self._source = {"by": "pvn dqn", "policy": "dqn", "seed": seed, "steps": steps, "stages": iterations}
         self._writer: DatasetWriter | None = None
         self._buffer: EpisodeBuffer | None = None
 
@@ -60,7 +60,7 @@ class Recorder:
     def begin(self, step: int, frame: Array) -> None:
         """Start an episode at the training step `step`."""
         assert self._writer is not None
-        self._buffer = self._writer.begin(frame, step * self._stages // self._steps)
+        self._buffer = self._writer.begin(frame, step * self._iterations // self._steps)
 
     def add(self, action: int, reward: float, frame: Array) -> None:
         """Record a transition and the frame that it led to."""

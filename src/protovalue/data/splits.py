@@ -1,4 +1,4 @@
-"""Which checkpoints of which runs a named split takes."""
+"""Which iterations of which runs a named split takes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,20 +10,20 @@ RUNS = (1, 2, 3, 4, 5)  # every public data set has five runs of a game
 
 @dataclass(frozen=True)
 class Split:
-    """A selection of training stages; checkpoint n covers the agent's steps n to n + 1 million."""
+    """A selection of iterations of training; iteration n covers the agent's steps n to n + 1 million."""
 
-    checkpoints: frozenset[int] | None
+    iterations: frozenset[int] | None
     """None: all."""
     runs: tuple[int, ...] | None = None
     """The runs that must be there; None: whichever are."""
 
-    def takes(self, checkpoint: int) -> bool:
-        """Whether this checkpoint belongs to it."""
-        return self.checkpoints is None or checkpoint in self.checkpoints
+    def takes(self, iteration: int) -> bool:
+        """Whether this iteration belongs to it."""
+        return self.iterations is None or iteration in self.iterations
 
 
 # Published twice, with different contents under the same words. The plain names are those of the proto-value
-# networks' code; sgi- marks those of the self-predictive work, which counts checkpoints from 1: 1, 25 and 50.
+# networks' code; sgi- marks those of the self-predictive work, which counts iterations from 1: 1, 25 and 50.
 SPLITS = {
     "full": Split(None),
     "weak": Split(frozenset({0}), RUNS),
@@ -34,13 +34,13 @@ SPLITS = {
 }
 
 
-def choose_split(name: str, checkpoints: str | None) -> Split:
-    """Return the named split, or the listed checkpoints of whichever runs there are."""
-    if checkpoints is None:
+def choose_split(name: str, iterations: str | None) -> Split:
+    """Return the named split, or the listed iterations of whichever runs there are."""
+    if iterations is None:
         return SPLITS[name]
     if name != "full":
-        raise UserError(f"--checkpoints: found {checkpoints} beside --split {name}, expected one of the two")
-    return Split(frozenset(numbers(checkpoints, "--checkpoints")))
+        raise UserError(f"--iterations: found {iterations} beside --split {name}, expected one of the two")
+    return Split(frozenset(numbers(iterations, "--iterations")))
 
 
 def numbers(text: str, flag: str) -> list[int]:
@@ -57,17 +57,17 @@ def check_runs(split: Split, name: str, runs: Sequence[int]) -> None:
         found = ", ".join(str(run) for run in sorted(set(runs))) or "none that the paths name"
         raise UserError(
             f"--split {name}: found runs {found}, expected 1 to 5; "
-            "--checkpoints 0 takes the same checkpoint of whichever runs there are"
+            "--iterations 0 takes the same iteration of whichever runs there are"
         )
 
 
-def check_checkpoints(split: Split, found: Sequence[int], flag: str) -> None:
-    """Refuse a source that lacks a checkpoint of the split."""
-    missing = sorted((split.checkpoints or frozenset()) - set(found))
+def check_iterations(split: Split, found: Sequence[int], flag: str) -> None:
+    """Refuse a source that lacks an iteration of the split."""
+    missing = sorted((split.iterations or frozenset()) - set(found))
     if missing:
         listed = ", ".join(str(number) for number in missing)
         shown = f"{min(found)} to {max(found)}" if found else "none"
-        raise UserError(f"{flag}: checkpoint {listed} is not in the source, which has {shown}")
+        raise UserError(f"{flag}: iteration {listed} is not in the source, which has {shown}")
 
 
 class Thinning:
@@ -77,8 +77,8 @@ class Thinning:
         self._proportion = proportion
         self._seen: dict[int, int] = {}
 
-    def take(self, checkpoint: int) -> bool:
-        """Whether to take the next episode of this checkpoint; its first one is always taken."""
-        seen = self._seen.get(checkpoint, 0)
-        self._seen[checkpoint] = seen + 1
+    def take(self, iteration: int) -> bool:
+        """Whether to take the next episode of this iteration; its first one is always taken."""
+        seen = self._seen.get(iteration, 0)
+        self._seen[iteration] = seen + 1
         return seen == 0 or int(seen * self._proportion) > int((seen - 1) * self._proportion)

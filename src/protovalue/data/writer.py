@@ -25,8 +25,8 @@ COMMIT_EVERY = 10.0  # seconds between fsyncs: what a power failure can cost; a 
 class EpisodeBuffer:
     """One episode while it is recorded: frames are compressed as their chunks fill, so that memory stays small."""
 
-    def __init__(self, writer: "DatasetWriter", first_frame: NDArray[Any], checkpoint: int = -1) -> None:
-        self._writer, self._checkpoint = writer, checkpoint
+    def __init__(self, writer: "DatasetWriter", first_frame: NDArray[Any], iteration: int = -1) -> None:
+        self._writer, self._iteration = writer, iteration
         self._codec = writer.manifest.codec
         size = writer.manifest.chunk_frames
         self._chunk = np.empty((size, *writer.manifest.frame_shape), writer.manifest.frame_dtype)
@@ -52,7 +52,7 @@ class EpisodeBuffer:
         if self._filled:
             self._chunks.append(self._codec.encode(self._chunk[: self._filled]))
         actions, rewards = np.array(self._actions, fmt.ACTION), np.array(self._rewards, fmt.REWARD)
-        self._writer.append(self._chunks, actions, rewards, how, self._checkpoint)
+        self._writer.append(self._chunks, actions, rewards, how, self._iteration)
 
     def state(self) -> dict[str, NDArray[Any]]:
         """Return what was recorded so far as arrays: what a checkpoint needs to go on with the episode."""
@@ -62,7 +62,7 @@ class EpisodeBuffer:
             "frames": self._chunk[: self._filled].copy(),
             "actions": np.array(self._actions, fmt.ACTION),
             "rewards": np.array(self._rewards, fmt.REWARD),
-            "checkpoint": np.array([self._checkpoint], np.int64),
+            "checkpoint": np.array([self._iteration], np.int64),
         }
 
     def load(self, state: Mapping[str, NDArray[Any]]) -> None:
@@ -73,7 +73,7 @@ class EpisodeBuffer:
         self._filled = len(state["frames"])
         self._chunk[: self._filled] = state["frames"]
         self._actions, self._rewards = state["actions"].tolist(), state["rewards"].tolist()
-        self._checkpoint = int(state["checkpoint"][0])
+        self._iteration = int(state["checkpoint"][0])
 
     def _add_frame(self, frame: NDArray[Any]) -> None:
         self._chunk[self._filled] = frame
@@ -116,9 +116,9 @@ class DatasetWriter:
             self._release()
             raise
 
-    def begin(self, first_frame: NDArray[Any], checkpoint: int = -1) -> EpisodeBuffer:
+    def begin(self, first_frame: NDArray[Any], iteration: int = -1) -> EpisodeBuffer:
         """Start recording an episode at its first frame."""
-        return EpisodeBuffer(self, first_frame, checkpoint)
+        return EpisodeBuffer(self, first_frame, iteration)
 
     def note(self, **fields: Any) -> None:
         """Add to what the provenance says about this writer, or take back what is None; safe after the next commit."""
@@ -147,7 +147,7 @@ class DatasetWriter:
         actions: NDArray[np.int32],
         rewards: NDArray[np.float32],
         end: End,
-        checkpoint: int,
+        iteration: int,
     ) -> None:
         """Write one whole episode. Its record goes last: without it, the rest counts as not written."""
         manifest = self.manifest
@@ -160,7 +160,7 @@ class DatasetWriter:
         record["first_transition"], record["length"] = manifest.transitions, len(actions)
         record["first_chunk"], record["frames_end"] = manifest.chunks, manifest.frames_bytes + int(sizes.sum())
         record["episode_return"] = rewards.sum(dtype=np.float64)
-        record["source"], record["checkpoint"], record["end"] = len(manifest.provenance) - 1, checkpoint, end
+        record["source"], record["checkpoint"], record["end"] = len(manifest.provenance) - 1, iteration, end
         record["crc_actions"], record["crc_rewards"] = fmt.crc32(actions.tobytes()), fmt.crc32(rewards.tobytes())
         record["crc_chunks"] = fmt.crc32(index.tobytes())
         record["crc"] = fmt.crc32(record.tobytes()[:-4])

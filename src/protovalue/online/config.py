@@ -194,7 +194,11 @@ class DqnConfig(AgentConfig):
     """
 
     presets: ClassVar[tuple[Presets, ...]] = (DQN,)
-    old_flags: ClassVar[Mapping[str, str]] = {"--encoder": "--architecture", "--data": "--record"}
+    old_flags: ClassVar[Mapping[str, str]] = {
+        "--encoder": "--architecture",
+        "--data": "--record",
+        "--stages": "--iterations",
+    }
 
     architecture: Annotated[str, RESULT] = PRESET
     """Architecture of the network below its last layer: impala, nature, minatar or a Python file of yours."""
@@ -204,8 +208,8 @@ class DqnConfig(AgentConfig):
     """Multiplier of its channels and features."""
     record: Annotated[Path | None, PLACE] = None
     """Folder of a data set for every transition of the training, in order (one seed only)."""
-    stages: Annotated[int | None, SUBJECT, COUNT] = PRESET
-    """Parts of the training that the data set's checkpoint numbers 0, 1, ... tell apart (with --record only)."""
+    iterations: Annotated[int | None, SUBJECT, COUNT] = PRESET
+    """Parts of the training, which the data set numbers 0, 1, ... (with --record only)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -214,4 +218,4 @@ class DqnConfig(AgentConfig):
 
     def dependent(self) -> dict[str, Only]:
         """Add what a recording needs."""
-        return {**super().dependent(), "stages": Only(self.record is not None, "it with --record only")}
+        return {**super().dependent(), "iterations": Only(self.record is not None, "it with --record only")}

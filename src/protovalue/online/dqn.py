@@ -84,9 +84,9 @@ def train_dqn(config: DqnConfig, quiet: bool = False) -> Path:
     import_module_of(config.env)
     ENCODERS.load(config.architecture)
     env, agent, recorded = prepare(config)
-    if config.record is None or config.stages is None:
+    if config.record is None or config.iterations is None:
         return train(config, recorded, env, agent, quiet=quiet)
-    recorder = Recorder(config.record, env, config.steps, config.stages, config.seed_list()[0])
+    recorder = Recorder(config.record, env, config.steps, config.iterations, config.seed_list()[0])
     return train(config, recorded, env, agent, recorder, quiet)
 
 

@@ -38,7 +38,7 @@ def read_data(
         if policy not in ("random", DQN):
             raise source.error(["data", "policy"], unknown("policy", str(policy), ("random", DQN)))
         if policy == DQN:
-            checked = settings(source, path, table, DqnConfig, ["stages"])
+            checked = settings(source, path, table, DqnConfig, ["iterations"])
             check_names(source, path, checked)
             return Data(kind, checked, DQN)
         return Data(kind, settings(source, path, table, CollectConfig))

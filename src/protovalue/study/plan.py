@@ -205,7 +205,9 @@ class _Planner:
 
     def dqn_config(self, env: str, seed: int, given: Mapping[str, Any], variant: Variant) -> DqnConfig:
         threads = self.study.threads
-        given = {name: value for name, value in given.items() if name != "stages"}  # of the data set, not of the agent
+        given = {
+            name: value for name, value in given.items() if name != "iterations"
+        }  # of the data set, not of the agent
         return DqnConfig(env=env, out=Path(), seeds=str(seed), threads=threads, options=variant.options, **given)
 
     def dqn_content(self, env: str, config: DqnConfig, variant: Variant) -> dict[str, Any]:
@@ -220,15 +222,16 @@ class _Planner:
             shared = self.study.environments[env]
             same = (self.dqn_config(env, seed, data.settings, shared) for seed in self.study.seeds.data)
             recorded = any(self.dqn_content(env, one, shared) == content for one in same)
-        stages = {"stages": data.settings["stages"]} if recorded and data and "stages" in data.settings else {}
-        mark = address(DQN, {**content, "recorded": recorded, **stages})
+        parts = data.settings.get("iterations") if recorded and data else None
+        own = {} if parts is None else {"iterations": parts}
+        mark = address(DQN, {**content, "recorded": recorded, **own})
         folder = f"dqn/{_game(env)}-x{used.width}-s{config.seeds}-{mark}"
         config = replace(config, out=self.root / folder)
         expect: dict[str, Any] = {"steps": used.steps, "seeds": 1, "address": mark}
         expect["env_options"] = dict(variant.resolved)
         if recorded:
             expect |= {"data": f"data/{_game(env)}-dqn-{config.seeds}-{mark}", "transitions": used.steps}
-            config = replace(config, record=self.root / expect["data"], **stages)
+            config = replace(config, record=self.root / expect["data"], **own)
         command = ("pvn", "dqn", *words(config, (), ("env", "seeds")))
         rate = self.agent_rate(DQN, env, used.architecture, used.width, 1)
         self.add(Stage(folder, DQN, folder, command, (), expect, False, rate, used.steps))
