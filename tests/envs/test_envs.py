@@ -141,6 +141,16 @@ def test_rewards_are_raw():
     assert {5.0, 10.0} <= set(rewards.tolist())
 
 
+@pytest.mark.parametrize("env_id", ["minatar/breakout", "atari/Pong"])
+def test_a_reset_takes_no_options_and_a_seed_for_each(env_id: str) -> None:
+    env = make(env_id, 2)
+    with pytest.raises(ValueError, match=r"reset takes no options, found \['lives'\]"):
+        env.reset(options={"lives": 3})
+    with pytest.raises(ValueError, match="3 seeds for 2 environments"):
+        env.reset(seed=[1, 2, 3])
+    env.close()
+
+
 @pytest.mark.parametrize(
     ("env_id", "options", "message"),
     [

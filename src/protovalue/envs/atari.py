@@ -5,7 +5,7 @@ from typing import Any, Literal
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
-from protovalue.envs.base import Array, Env, Family, Seeds, StepResult, seed_list
+from protovalue.envs.base import Array, Env, Family, StepResult
 from protovalue.errors import unknown
 
 
@@ -41,13 +41,10 @@ class AtariEnv(Env):
         )
         self._describe(env_id, options, num_envs, (84, 84), np.uint8, len(self._ale.ale.get_action_set()))
 
-    def reset(self, *, seed: Seeds = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
-        """Start an episode in every environment; see `seed_list` for seeds."""
-        if options:
-            raise ValueError(f"reset takes no options, found {sorted(options)}")
-        seeds = seed_list(seed, self.num_envs)
-        obs, _ = self._ale.reset(seed=None if seeds is None else np.array(seeds))
-        return obs, {}
+    def start(self, seeds: list[int] | None) -> Array:
+        """Start an episode in every environment."""
+        obs: Array = self._ale.reset(seed=None if seeds is None else np.array(seeds))[0]
+        return obs
 
     def step(self, actions: Array) -> StepResult:
         """Step every environment; see the package's docstring for what is returned at the end of an episode."""

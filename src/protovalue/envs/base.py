@@ -43,9 +43,15 @@ class Env(VectorEnv[Array, Array, Array]):
         self.action_space = batch_space(self.single_action_space, num_envs)
         self.metadata = {**self.metadata, "autoreset_mode": AutoresetMode.SAME_STEP}
 
-    @abstractmethod
     def reset(self, *, seed: Seeds = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
         """Start an episode in every environment; see `seed_list` for seeds. There are no reset options."""
+        if options:
+            raise ValueError(f"reset takes no options, found {sorted(options)}")
+        return self.start(seed_list(seed, self.num_envs)), {}
+
+    @abstractmethod
+    def start(self, seeds: list[int] | None) -> Array:
+        """Start an episode in every environment and return the observations; without seeds, go on drawing."""
 
     @abstractmethod
     def step(self, actions: Array) -> StepResult:
@@ -144,14 +150,11 @@ class PythonEnv(Env):
         self._steps = np.zeros(len(games), np.int64)
         self._stacks = np.zeros((len(games), self.stack, *frame), dtype)
 
-    def reset(self, *, seed: Seeds = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
-        """Start an episode in every environment; see `seed_list` for seeds."""
-        if options:
-            raise ValueError(f"reset takes no options, found {sorted(options)}")
-        seeds = seed_list(seed, self.num_envs)
+    def start(self, seeds: list[int] | None) -> Array:
+        """Start an episode in every environment."""
         for i in range(self.num_envs):
             self._begin(i, seeds[i] if seeds else None)
-        return self._stacks.copy(), {}
+        return self._stacks.copy()
 
     def step(self, actions: Array) -> StepResult:
         """Step every environment; see the package's docstring for what is returned at the end of an episode."""

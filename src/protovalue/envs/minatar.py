@@ -7,7 +7,7 @@ import numpy as np
 from gymnasium.error import ResetNeeded
 from numpy.typing import NDArray
 
-from protovalue.envs.base import Array, Env, Family, Seeds, StepResult, seed_list
+from protovalue.envs.base import Array, Env, Family, StepResult
 from protovalue.envs.minatar_games import VERSION
 from protovalue.errors import UserError
 from protovalue.randomness import entropy
@@ -41,17 +41,14 @@ class MinAtarEnv(Env):
         self._finals = np.zeros(self._stacks.shape, np.bool_)
         self._begun = False
 
-    def reset(self, *, seed: Seeds = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
-        """Start an episode in every environment; see `seed_list` for seeds."""
-        if options:
-            raise ValueError(f"reset takes no options, found {sorted(options)}")
-        seeds = seed_list(seed, self.num_envs)
+    def start(self, seeds: list[int] | None) -> Array:
+        """Start an episode in every environment."""
         if seeds is not None:
             self._games["random"] = np.array(seeds, np.uint64)
             self._games["last_action"] = 0
         self._play(True, np.zeros(self.num_envs, _INT64))
         self._begun = True
-        return self._obs.copy(), {}
+        return self._obs.copy()
 
     def step(self, actions: Array) -> StepResult:
         """Step every environment; see the package's docstring for what is returned at the end of an episode."""
