@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -42,8 +43,9 @@ def test_every_command_explains_itself_with_an_example_that_parses(name, capsys,
     assert f"Example: pvn {name}" in text
     kind = cli._load(COMMANDS[name].config)
     docstring = (kind if isinstance(kind, type) else kind([])).__doc__
+    assert docstring is not None
     example = next(line for line in docstring.splitlines() if "Example:" in line).split("Example: pvn ")[1]
-    called, load = [], cli._load
+    called, load = list[Any](), cli._load
     monkeypatch.setattr(cli, "_load", lambda where: called.append if where == COMMANDS[name].run else load(where))
     assert main(example.split()) == 0
     assert len(called) == 1
@@ -51,7 +53,7 @@ def test_every_command_explains_itself_with_an_example_that_parses(name, capsys,
 
 @pytest.mark.parametrize(("flags", "expected"), [([], PRESET), (["--double"], True), (["--no-double"], False)])
 def test_a_switch_can_be_turned_off_that_a_preset_has_on(flags, expected, monkeypatch):
-    called, load = [], cli._load
+    called, load = list[Any](), cli._load
     monkeypatch.setattr(cli, "_load", lambda where: called.append if where == COMMANDS["dqn"].run else load(where))
     assert main(["dqn", "--env", "minatar/asterix", "--out", "x", *flags]) == 0
     assert called[0].double is expected

@@ -195,7 +195,12 @@ def test_rates_that_were_remembered(made, monkeypatch, tmp_path):
     monkeypatch.setenv("PROTOVALUE_CACHE", str(tmp_path))
     remember({"a rate": Rate(1.0, 2.0, "here")})
     assert remembered() == {"a rate": Rate(1.0, 2.0, "here")}
-    check(rates_file(), lambda: (remembered(), remember({"b": Rate(1.0, 2.0, "")})), 3 * FEW, 7)
+
+    def both() -> None:
+        remembered()
+        remember({"b": Rate(1.0, 2.0, "")})
+
+    check(rates_file(), both, 3 * FEW, 7)
 
 
 @pytest.mark.parametrize("name", ["theta", "target", "exp_avg", "step"])
@@ -204,9 +209,9 @@ def test_tensors_that_do_not_fit(made, tmp_path, name, capsys):
     (checkpoint,) = (tmp_path / "run/checkpoints").iterdir()
     whole = load_file(checkpoint / "tensors.safetensors")
     for wrong in (None, np.zeros((2, 3), np.float32), np.zeros(0, np.float32), np.zeros((1, 1), np.int8)):
-        tensors = {**whole, f"agent.{name}": wrong}
-        if wrong is None:
-            del tensors[f"agent.{name}"]
+        tensors = {key: value for key, value in whole.items() if key != f"agent.{name}"}
+        if wrong is not None:
+            tensors[f"agent.{name}"] = wrong
         save_file(tensors, checkpoint / "tensors.safetensors")
         size, crc = size_and_crc(checkpoint / "tensors.safetensors")
         write_json(checkpoint / "state.json", {**read_json(checkpoint / "state.json"), "bytes": size, "crc32": crc})

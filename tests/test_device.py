@@ -8,7 +8,7 @@ from protovalue.errors import UserError
 
 
 def test_threads_are_set_or_left(monkeypatch):
-    asked = []
+    asked: list[int] = []
     monkeypatch.setattr(torch, "set_num_threads", asked.append)
     assert [choose_device("auto", 2), choose_device("cpu", 1), choose_device("cpu", None)] == ["cpu"] * 3
     assert asked == [2, 1]

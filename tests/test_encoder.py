@@ -25,7 +25,7 @@ def some_encoder(seed: int = 3):
 
 
 @pytest.fixture
-def folder(tmp_path) -> Path:
+def folder(tmp_path: Path) -> Path:
     save_encoder(tmp_path / "run/encoder", some_encoder(), "minatar", 1, ABOUT, ["# A card", "text"])
     return tmp_path / "run/encoder"
 

@@ -1,6 +1,6 @@
 """FeatureEnv: features in place of observations, and Stable-Baselines3's own agents on it, unchanged."""
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -77,7 +77,11 @@ def test_stable_baselines3_trains_on_it_unchanged(encoder):
     from stable_baselines3 import DQN, PPO
 
     env = protovalue.FeatureEnv(protovalue.make("minatar/breakout", 2, max_steps=30), encoder).to_sb3()
-    for cls, options in ((DQN, {"learning_starts": 50, "buffer_size": 500}), (PPO, {"n_steps": 64, "n_epochs": 1})):
+    kinds: list[tuple[Any, dict[str, Any]]] = [
+        (DQN, {"learning_starts": 50, "buffer_size": 500}),
+        (PPO, {"n_steps": 64, "n_epochs": 1}),
+    ]
+    for cls, options in kinds:
         agent = cls("MlpPolicy", env, policy_kwargs={"net_arch": []}, seed=0, device="cpu", **options)
         before = [p.detach().clone() for p in agent.policy.parameters()]
         agent.learn(300)
@@ -92,7 +96,9 @@ def test_the_adapter_tells_truncation_from_termination(encoder):
     vector = protovalue.FeatureEnv(protovalue.make("minatar/breakout", 3, max_steps=4), encoder)
     env = vector.to_sb3()
     env.seed(0)
-    assert env.reset().shape == (3, 128)
+    first = env.reset()
+    assert isinstance(first, np.ndarray)
+    assert first.shape == (3, 128)
     infos = []
     for _ in range(30):
         _, _, dones, info = env.step(np.zeros(3, int))
@@ -105,10 +111,11 @@ class Scripted(VectorEnv):
     """Two environments of one-pixel frames: at step 1 the first terminates, at step 2 the second is truncated."""
 
     num_envs = 2
-    metadata: ClassVar = {"autoreset_mode": AutoresetMode.SAME_STEP}
+    # gymnasium declares it as if every instance had its own
+    metadata: ClassVar[dict[str, Any]] = {"autoreset_mode": AutoresetMode.SAME_STEP}  # type: ignore[misc]
     single_observation_space = Box(0, 255, (1, 10, 10), np.uint8)
     single_action_space = Discrete(2)
-    seeds: ClassVar[list] = []
+    seeds: ClassVar[list[Any]] = []
     t = 0
 
     def obs(self, first, second):
@@ -148,7 +155,7 @@ def test_each_step_of_a_scripted_environment(scripted):
         np.testing.assert_allclose(features, expected(10 * t, 20 * t), rtol=1e-5, atol=1e-6)
         assert (rewards.tolist(), terminated.tolist()) == ([0.5 * t, -0.5 * t], [t == 1, False])
         assert truncated.tolist() == [False, t == 2]
-        if final is None:
+        if final is None or ended is None:
             assert info == {}
         else:
             np.testing.assert_allclose(info["final_obs"][ended], expected(final, final)[0], rtol=1e-5, atol=1e-6)
@@ -189,7 +196,9 @@ def test_a_single_environment_is_seeded_too(encoder):
     first = []
     for seed in (*range(8), 0):  # Breakout begins in one of two ways
         adapter.seed(seed)
-        first.append(adapter.reset().tobytes())
+        obs = adapter.reset()
+        assert isinstance(obs, np.ndarray)
+        first.append(obs.tobytes())
     assert first[0] == first[-1]
     assert len(set(first)) == 2
 

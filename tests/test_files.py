@@ -9,6 +9,7 @@ import signal
 import threading
 import zlib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -95,9 +96,12 @@ def test_what_a_kill_left_is_swept_and_what_is_being_written_is_not(tmp_path):
 
 def test_two_writers_of_one_file_do_not_mix(tmp_path):
     path, contents = tmp_path / "file", [bytes([65 + i]) * 50_000 for i in range(4)]
-    threads = [
-        threading.Thread(target=lambda data=data: [write_atomic(path, data) for _ in range(10)]) for data in contents
-    ]
+
+    def write_often(data):
+        for _ in range(10):
+            write_atomic(path, data)
+
+    threads = [threading.Thread(target=write_often, args=(data,)) for data in contents]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -107,7 +111,7 @@ def test_two_writers_of_one_file_do_not_mix(tmp_path):
 
 
 def test_a_file_that_was_swept_before_it_was_locked_is_made_again(tmp_path, monkeypatch):
-    lock, swept = fcntl.flock, []
+    lock, swept = fcntl.flock, list[Path]()
 
     def sweep_first(descriptor, how):
         if not swept:
@@ -240,7 +244,8 @@ def test_a_line_ends_in_the_checksum_of_the_rest():
 
 
 def test_lines_come_back(tmp_path):
-    path, rows = tmp_path / "x.jsonl", [{"a": 1}, {"b": [None, 1e-300, -0.0]}, {"c": "\n\r\u2028"}]
+    path = tmp_path / "x.jsonl"
+    rows: list[dict[str, Any]] = [{"a": 1}, {"b": [None, 1e-300, -0.0]}, {"c": "\n\r\u2028"}]
     path.write_bytes(b"".join(map(json_line, rows)) + b'{"without": "a checksum"}\n')
     found = read_lines(path, anything)
     assert found.rows == [*rows, {"without": "a checksum"}]
@@ -423,7 +428,7 @@ def test_a_lock_has_one_holder_whose_number_it_tells(tmp_path):
 
 def test_one_can_wait_for_a_lock(tmp_path):
     lock = FolderLock(tmp_path)
-    order = []
+    order: list[Any] = []
     waiting = threading.Thread(target=lambda: order.append(FolderLock(tmp_path, wait=True)))
     waiting.start()
     order.append("released")

@@ -36,5 +36,6 @@ def test_other_arguments_go_through():
 def test_gradients_come_back_in_the_argument_s_own_precision():
     a = ODD.to(torch.bfloat16).requires_grad_()
     product(a, ODD)[0].sum().backward()
+    assert a.grad is not None
     assert a.grad.dtype == torch.bfloat16
     assert a.grad.item() == ODD.item()

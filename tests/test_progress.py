@@ -1,13 +1,14 @@
 """Progress in a log: share, rate, time left."""
 
-from protovalue import progress
+import time
+
 from protovalue.progress import ProgressBar
 
 
 def test_lines_in_a_log(monkeypatch, capsys):
     """25 of 100 units done in 50 s: half a unit a second, 150 s left; then all in 200 s."""
     now = [1000.0]
-    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
     with ProgressBar("work", 100, "units") as bar:
         now[0] += 5
         bar.advance(2)
@@ -23,7 +24,7 @@ def test_lines_in_a_log(monkeypatch, capsys):
 
 def test_what_was_done_before_does_not_count_into_the_rate(monkeypatch, capsys):
     now = [0.0]
-    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
     with ProgressBar("work", 4000, "steps", done=1000) as bar:
         now[0] += 10
         bar.advance(1000)
@@ -33,7 +34,7 @@ def test_what_was_done_before_does_not_count_into_the_rate(monkeypatch, capsys):
 
 def test_without_eta_the_note_speaks_for_itself(monkeypatch, capsys):
     now = [0.0]
-    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
     with ProgressBar("work", 100, "%", eta=False) as bar:
         now[0] += 50
         bar.advance(25, "3/12 stages, about 8 min left")

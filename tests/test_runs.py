@@ -8,8 +8,10 @@ import resource
 import shutil
 import signal
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -336,7 +338,11 @@ def test_tensors_of_a_type_that_is_not_known_are_passed_over(tmp_path, caplog):
 
 def test_a_checkpoint_that_is_not_of_this_run_is_one_line(tmp_path):
     checkpoint = Checkpoint(4, {}, {}, tmp_path)
-    for fail in (lambda: {}["weight"], lambda: [][1], lambda: int("x"), lambda: None.x, lambda: "a" + 1, lambda: 1 / 0):
+    empty, nothing, text = dict[str, int](), cast(Any, None), cast(Any, "a")
+    fails: list[Callable[[], Any]] = [
+        lambda: empty["weight"], lambda: [][1], lambda: int("x"), lambda: nothing.x, lambda: text + 1, lambda: 1 / 0,
+    ]  # fmt: skip
+    for fail in fails:
         said = f"{tmp_path}: damaged: it does not hold the state of such a run \\("
         with pytest.raises(UserError, match=said), restoring(checkpoint):
             fail()

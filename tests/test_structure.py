@@ -29,7 +29,8 @@ def imported(source: str) -> set[str]:
         elif isinstance(node, ast.ImportFrom):
             found.add("protovalue.(relative)")
         elif isinstance(node, ast.Call) and "import_module" in ast.unparse(node.func) and node.args:
-            found |= {text.value for text in ast.walk(node.args[0]) if isinstance(text, ast.Constant)}
+            given = [text.value for text in ast.walk(node.args[0]) if isinstance(text, ast.Constant)]
+            found |= {text for text in given if isinstance(text, str)}
     parts = {name.split(".")[1] for name in found if name.startswith("protovalue.")}
     return parts - {"__version__"}
 

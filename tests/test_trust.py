@@ -107,7 +107,7 @@ def change(path: Path, **fields) -> None:
     write_json(path, whole)
 
 
-def one_line(capsys) -> str:
+def one_line(capsys: pytest.CaptureFixture[str]) -> str:
     said = capsys.readouterr().err
     assert "Traceback" not in said
     assert said.strip().splitlines()[-1].startswith("pvn: ")
@@ -145,7 +145,7 @@ def test_names_of_the_same_environment():
 
 
 def test_an_environment_whose_own_code_fails_is_one_line():
-    def fails():
+    def fails(**_):
         raise RuntimeError("no\nscreen")
 
     gymnasium.register("Fails-v0", fails)

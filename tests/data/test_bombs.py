@@ -4,6 +4,7 @@ import gzip
 import struct
 import tracemalloc
 import zlib
+from typing import Any
 
 import h5py
 import numpy as np
@@ -168,7 +169,7 @@ def test_a_record_of_wrong_kinds_is_one_line(tmp_path, episode, changes, expecte
 def test_a_feature_that_cannot_be_decoded_is_one_line(tmp_path, episode, key):
     """A field that announces more bytes than there are, inside a record whose checksums hold."""
     data = write_atari(tmp_path / "source", [episode])
-    good = rlu_record(data.episode(0), 0, **{key: None})
+    good = rlu_record(data.episode(0), 0, **dict[str, Any]({key: None}))
     entry = message(1, key.encode()) + message(2, b"\x0a\xff\xff\xff\x7f")
     path = tmp_path / "Breakout" / "run_1-00000-of-00001"
     path.parent.mkdir()

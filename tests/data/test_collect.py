@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -36,7 +37,7 @@ def test_every_transition_is_what_the_environment_showed(tmp_path, env_id, optio
     env = make(env_id, 3, **options.given())
     policy = RandomPolicy(env.num_actions, np.random.default_rng(policy_seed))
     obs, _ = env.reset(seed=env_seed.generate_state(3) >> 1)
-    shown, running = [], [[] for _ in range(3)]  # episodes in the order in which they ended
+    shown, running = [], [list[Any]() for _ in range(3)]  # episodes in the order in which they ended
     for step in range(-(-steps // 3)):
         actions = policy(obs)
         after, rewards, terminated, truncated, info = env.step(actions)

@@ -7,6 +7,7 @@ import random
 import signal
 import struct
 import zlib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from protovalue.data.format import End
 from protovalue.data.info import contact_sheet, info, verify
 from protovalue.data.writer import DatasetWriter
 from protovalue.errors import UserError
+from protovalue.files import truncate
 from tests.data.helpers import made_up, manifest, record, write
 
 FILES = ("manifest.json", "episodes.bin", "chunks.bin", "actions.bin", "rewards.bin", "frames.bin")
@@ -232,7 +234,7 @@ def test_half_an_episode_at_the_end_is_ignored_and_cut_off(tmp_path, caplog):
 def test_keeping_only_the_first_episodes_survives_a_kill_while_files_shrink(tmp_path, monkeypatch, caplog):
     episodes = [made_up(4, np.random.default_rng(i)) for i in range(5)]
     write(tmp_path / "set", episodes)
-    real, calls = writing.truncate, []
+    calls: list[Path] = []
 
     class Killed(BaseException):
         pass
@@ -241,7 +243,7 @@ def test_keeping_only_the_first_episodes_survives_a_kill_while_files_shrink(tmp_
         if len(calls) == 2:
             raise Killed
         calls.append(path)
-        real(path, size)
+        truncate(path, size)
 
     monkeypatch.setattr(writing, "truncate", dies)
     with pytest.raises(Killed):

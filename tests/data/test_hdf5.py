@@ -161,7 +161,7 @@ def pictures(monkeypatch):
         observation_space = gymnasium.spaces.Box(0, 255, (40, 48, 3), np.uint8)
         action_space = gymnasium.spaces.Discrete(3, start=5)
 
-    gymnasium.register("Jpegs-v0", Pictures)
+    gymnasium.register("Jpegs-v0", Pictures)  # type: ignore[arg-type]  # a class that takes no options
     yield
     del gymnasium.registry["Jpegs-v0"]
 

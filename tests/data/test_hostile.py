@@ -191,7 +191,12 @@ def test_what_training_reads_is_checked_when_it_is_read(folder, name, place, epi
 def test_an_episode_is_checked_once(folder, monkeypatch):
     checked = []
     real = Folder.check
-    monkeypatch.setattr(Folder, "check", lambda self, index: (checked.append(index), real(self, index))[1])
+
+    def noted(self, index):
+        checked.append(index)
+        return real(self, index)
+
+    monkeypatch.setattr(Folder, "check", noted)
     data = open_dataset(folder)
     episodes = np.array([2, 0, 2, 2])
     for _ in range(3):

@@ -3,6 +3,7 @@
 import gzip
 import io
 import random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -76,7 +77,7 @@ def brute_force(terminal, add_count, limit):
         sides = [(range(cursor), False), (range(cursor, capacity), False)]
     found = []
     for slots, known in sides:
-        padding, current, padded = (3 if known else None), [], True
+        padding, current, padded = (3 if known else None), list[Any](), True
         for slot in slots:
             if padding is None:  # somewhere inside an unknown episode
                 padding = 3 if terminal[slot] else None

@@ -3,6 +3,7 @@
 import json
 import os
 import warnings
+from pathlib import Path
 
 import gymnasium
 import h5py
@@ -34,7 +35,7 @@ def name_environment(folder, name):
     (folder / "metadata.json").write_text(json.dumps(fields))
 
 
-def write_minari(name, episodes, observations, actions, first_action=0, **settings):
+def write_minari(name, episodes, observations, actions, first_action=0, **settings) -> Path:
     """Write a data set with the library; returns its folder."""
     buffers = [
         EpisodeBuffer(
@@ -74,8 +75,8 @@ def test_round_trip_by_id_to_the_byte(tmp_path):
     assert (imported.env_id, imported.env_options) == (data.env_id, data.env_options)
     assert imported.rewards_are == "raw"
     assert set(imported.ends.tolist()) == {End.TERMINATED, End.TRUNCATED, End.CUT}
-    folder = os.environ["MINARI_DATASETS_PATH"] + "/counting/random-v0"
-    run(folder, tmp_path / "again", env="gym/Counting-v0", workers=2)
+    path = os.environ["MINARI_DATASETS_PATH"] + "/counting/random-v0"
+    run(path, tmp_path / "again", env="gym/Counting-v0", workers=2)
     assert same_contents(tmp_path / "set", tmp_path / "again")
     source = imported.folders[0].manifest.provenance[0]
     assert (source["dataset_id"], source["source"]) == ("counting/random-v0", "counting/random-v0")
@@ -101,7 +102,7 @@ class Pictures(gymnasium.Env):
 
 @pytest.fixture
 def pictures(tmp_path):
-    gymnasium.register("Pictures-v0", Pictures)
+    gymnasium.register("Pictures-v0", Pictures)  # type: ignore[arg-type]  # a class that takes no options
     yield [Pictured(n) for n in (3, 20)]
     del gymnasium.registry["Pictures-v0"]
 

@@ -364,7 +364,7 @@ def test_killed_at_any_instant_and_continued_it_ends_the_same(many, tmp_path, ca
                     if self.manifest.episodes == kill:
                         os.kill(os.getpid(), signal.SIGKILL)
 
-                writer.DatasetWriter.append = append_or_die
+                writer.DatasetWriter.append = append_or_die  # type: ignore[method-assign]  # in the child, which dies
                 writer.COMMIT_EVERY = 0.0 if kill % 2 else 100.0  # with and without the manifest's latest state
                 run(many / "Breakout", out)
             finally:

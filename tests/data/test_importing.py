@@ -3,6 +3,7 @@
 import json
 from concurrent.futures import Future
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -48,7 +49,7 @@ def test_rewards_are_cleaned_and_clipped():
 
 def test_actions_are_those_of_the_environment():
     found = check_actions(np.array([0, 3, 1], np.int64), 4, "FILE")
-    assert (found.dtype, found.tolist()) == (np.int32, [0, 3, 1])
+    assert (found.dtype, found.tolist()) == (np.dtype(np.int32), [0, 3, 1])
     assert check_actions(np.zeros(0, np.int64), 4, "FILE").tolist() == []
     full = "; --actions full reads them as the console's 18"
     for actions, number, text in (
@@ -348,7 +349,7 @@ def test_another_import_needs_another_folder(tmp_path):
 
 def test_progress_is_told_in_megabytes(tmp_path, monkeypatch):
     """Files of 2 and 1 MB; half a MB is read for every episode. What a file has left is counted at its end."""
-    bars = []
+    bars: list[tuple[Any, ...]] = []
 
     class Bar:
         def __init__(self, label, total, unit, done, quiet):
@@ -380,7 +381,8 @@ def test_workers_are_full_while_too_many_bytes_are_under_way(monkeypatch):
     workers = Workers(2)
     try:
         assert not workers.full
-        under_way = [workers.submit(bytes.hex, bytes(999)), workers.submit(bytes.hex, b"1")]
+        hexadecimal: Any = bytes.hex  # not what workers do, but its size is known
+        under_way: list[Any] = [workers.submit(hexadecimal, bytes(999)), workers.submit(hexadecimal, b"1")]
         assert workers._held in (1000, 1, 0)  # as far as it is not done yet
         assert workers.full == (workers._held == 1000) or workers._held < 1000
         assert [len(work.result()) for work in under_way] == [1998, 2]

@@ -134,7 +134,12 @@ def test_bytes_of_a_batch(data):
 def test_how_many_are_made_ahead_by_default(item_bytes, ahead):
     """256 MiB in all, at most 64 items, at least one; as many again once one is taken, by threads that work at once."""
     made = []
-    with Prefetcher(lambda step: made.append(step) or step, range(200), item_bytes) as items:
+
+    def make(step: int) -> int:
+        made.append(step)
+        return step
+
+    with Prefetcher(make, range(200), item_bytes) as items:
         iterator = iter(items)
         for taken in range(1, 5):
             assert next(iterator) == taken - 1

@@ -153,10 +153,15 @@ def test_any_other_file_system(shards):
     memory.rm("/bucket", recursive=True)
 
 
+class FolderServer(ThreadingHTTPServer):
+    folder: Path
+
+
 class Bucket(BaseHTTPRequestHandler):
     """The parts of Google Cloud Storage's JSON interface that reading a bucket needs."""
 
     protocol_version = "HTTP/1.1"
+    server: FolderServer
 
     def log_message(self, format, *args) -> None:
         pass
@@ -165,6 +170,7 @@ class Bucket(BaseHTTPRequestHandler):
         address = urlsplit(self.path)
         asked = dict(parse_qsl(address.query))
         match = re.fullmatch(r"(?:/download)?/storage/v1/b/bucket/o(?:/(.+))?", address.path)
+        assert match is not None, address.path
         sizes = {path.relative_to(self.server.folder).as_posix(): path for path in self.server.folder.rglob("run_*")}
         objects = {
             name: {"name": name, "size": str(path.stat().st_size), "bucket": "bucket", "generation": "1"}
@@ -198,7 +204,7 @@ class Bucket(BaseHTTPRequestHandler):
 def test_a_public_bucket_without_an_account(shards, monkeypatch):
     if importlib.util.find_spec("gcsfs") is None:  # not imported here: what it does depends on how it is imported
         pytest.skip("needs the extra gcs")
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Bucket)
+    server = FolderServer(("127.0.0.1", 0), Bucket)
     server.folder = shards / "web"
     threading.Thread(target=server.serve_forever, daemon=True).start()
     endpoint = {"endpoint_url": f"http://127.0.0.1:{server.server_port}", "token": "anon"}

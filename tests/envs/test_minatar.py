@@ -95,7 +95,7 @@ class Planner:
 
     def __init__(self, env, copies: int, depth: int) -> None:
         self.copies, self.depth, self.rng = copies, depth, np.random.default_rng(0)
-        self.scouts = make(env.env_id, env.num_actions * copies, **env.options)
+        self.scouts: Any = make(env.env_id, env.num_actions * copies, **env.options)
         self.scouts.reset()
 
     def __call__(self, env):
@@ -133,7 +133,7 @@ def test_the_random_numbers_are_splitmix64():
 @pytest.mark.parametrize("actions", ["minimal", "full"])
 @pytest.mark.parametrize("name", GAMES)
 def test_random_play_is_the_packages(name, actions, sticky):
-    env = make(f"minatar/{name}", 4, actions=actions, sticky=sticky)
+    env: Any = make(f"minatar/{name}", 4, actions=actions, sticky=sticky)
     seeds = [0, 1, 2**63, 12345]
     env.reset(seed=seeds)
     seen = play_both(env, [package_game(name, sticky, seed) for seed in seeds], RandomPlayer(0), 700)
@@ -177,7 +177,7 @@ def test_aliens_that_come_down_are_the_packages():
     """The last rows, where aliens meet the cannon or leave the bottom row, are hard to reach by playing."""
     rng, ends = np.random.default_rng(0), 0
     for seed in range(60):
-        env = make("minatar/space_invaders", 1, sticky=0.0)
+        env: Any = make("minatar/space_invaders", 1, sticky=0.0)
         env.reset(seed=seed)
         game = package_game("space_invaders", 0.0, seed)
         aliens = np.zeros((10, 10), np.int64)
@@ -197,7 +197,7 @@ def test_aliens_that_come_down_are_the_packages():
 def test_coming_up_for_air_is_the_packages(aboard, speeds):
     """With every number of divers that matters, and at both ends of the difficulty."""
     for air in (0, 1, 19, 20, 187):
-        env = make("minatar/seaquest", 1, sticky=0.0)
+        env: Any = make("minatar/seaquest", 1, sticky=0.0)
         env.reset(seed=3)
         game = package_game("seaquest", 0.0, 3)
         env._games["y"], env._games["is_up"], env._games["aboard"], env._games["air"] = 1, 0, aboard, air
@@ -214,7 +214,7 @@ def test_coming_up_for_air_is_the_packages(aboard, speeds):
 def test_seaquest_at_its_greatest_speed_is_the_packages():
     """An enemy comes in every step. With -1 divers the player can come up, and so go on, as often as it likes."""
     most, reward = np.zeros(2, np.int64), 0.0
-    env = make("minatar/seaquest", 1, sticky=0.1)
+    env: Any = make("minatar/seaquest", 1, sticky=0.1)
     planner = Planner(env, 5, 6)
 
     def policy(env):
@@ -247,7 +247,7 @@ def rollout(env, policy, steps) -> list[list[Any]]:
 @pytest.mark.parametrize("name", GAMES)
 def test_a_saved_state_goes_on_bit_for_bit(name):
     options = {"stack": 3, "sticky": 0.25, "max_steps": 45}
-    env = make(f"minatar/{name}", 3, **options)
+    env: Any = make(f"minatar/{name}", 3, **options)
     env.reset(seed=1)
     rollout(env, RandomPlayer(1), 70)
     text = json.dumps(env.save_state())
@@ -266,7 +266,7 @@ def test_a_saved_state_goes_on_bit_for_bit(name):
 def test_an_episode_is_cut_after_as_many_steps_and_a_termination_wins():
     """Freeway ends by itself after 2,501 steps. The state has a step counter of its own, as the time limit needs it."""
     for limit, ends in ((2500, [(2500, False)]), (2501, [(2501, True)])):
-        env = make("minatar/freeway", 1, max_steps=limit)
+        env: Any = make("minatar/freeway", 1, max_steps=limit)
         env.reset(seed=0)
         found = []
         for step in range(1, 2504):
@@ -280,7 +280,7 @@ def test_an_episode_is_cut_after_as_many_steps_and_a_termination_wins():
 
 def test_the_last_action_outlives_an_episode_but_not_a_seed():
     """As in the package: a sticky action can repeat the one before the end of the last episode."""
-    env = make("minatar/breakout", 1, sticky=0.0)
+    env: Any = make("minatar/breakout", 1, sticky=0.0)
     env.reset(seed=0)
     env.step(np.array([2]))
     assert env._games["last_action"] == 3  # right
@@ -347,7 +347,7 @@ def test_states_of_the_package_are_refused():
     ],
 )
 def test_states_that_no_game_can_be_in_are_refused(name, field, value, message):
-    env = make(f"minatar/{name}", 2)
+    env: Any = make(f"minatar/{name}", 2)
     env.reset(seed=0)
     state = env.save_state()
     before = json.dumps(state)
@@ -371,7 +371,7 @@ PLACES = {
 
 @pytest.mark.parametrize("name", GAMES)
 def test_states_with_something_outside_of_the_grid_are_refused(name):
-    env = make(f"minatar/{name}", 1)
+    env: Any = make(f"minatar/{name}", 1)
     env.reset(seed=0)
     state = env.save_state()
     for field, (low, high) in PLACES[name].items():
@@ -387,7 +387,7 @@ def test_states_with_something_outside_of_the_grid_are_refused(name):
 
 
 def test_lists_of_seaquest_with_something_outside_of_the_grid_are_refused():
-    env = make("minatar/seaquest", 1)
+    env: Any = make("minatar/seaquest", 1)
     env.reset(seed=0)
     state = env.save_state()
     for field in ("bullets", "divers", "enemy_bullets", "fish", "submarines"):
@@ -404,7 +404,7 @@ def test_lists_of_seaquest_with_something_outside_of_the_grid_are_refused():
 
 
 def test_states_of_other_sizes_are_refused():
-    env = make("minatar/breakout", 2)
+    env: Any = make("minatar/breakout", 2)
     env.reset(seed=0)
     state = env.save_state()
     for damaged in (
@@ -419,7 +419,7 @@ def test_states_of_other_sizes_are_refused():
 
 
 def test_a_made_up_state_with_too_many_things_stops():
-    env = make("minatar/seaquest", 1)
+    env: Any = make("minatar/seaquest", 1)
     env.reset(seed=0)
     env._games["num_divers"], env._games["diver_timer"] = 4, 0
     with pytest.raises(RuntimeError, match="more things than"):
@@ -430,7 +430,8 @@ def test_compiled_games_are_named_after_all_files_that_they_are_made_from(tmp_pa
     """numba itself would go on with the old rules after a change in the file of a game."""
 
     def name() -> str:
-        return stepping.compile_step.__wrapped__("breakout").py_func.__qualname__
+        step: Any = stepping.compile_step.__wrapped__("breakout")
+        return str(step.py_func.__qualname__)
 
     names = {name()}
     shutil.copytree(Path(stepping.__file__).parent, tmp_path / "games")
@@ -447,7 +448,7 @@ def test_games_are_compiled_without_a_place_to_keep_them(monkeypatch, caplog):
     monkeypatch.setattr(numba.config, "CACHE_LOCATOR_CLASSES", "UserProvidedCacheLocator")
     monkeypatch.setattr(numba.config, "CACHE_DIR", "")
     with caplog.at_level(logging.WARNING):
-        step = stepping.compile_step.__wrapped__("breakout")
+        step: Any = stepping.compile_step.__wrapped__("breakout")
     assert "NUMBA_CACHE_DIR" in caplog.text
     assert step.py_func.__qualname__.startswith("breakout_")
 

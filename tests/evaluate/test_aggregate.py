@@ -1,7 +1,7 @@
 """Aggregates and intervals, against rliable, closed forms, all resamples listed, and examples by hand."""
 
 import itertools
-from collections import Counter
+from collections import Counter, defaultdict
 
 import numpy as np
 import pytest
@@ -179,7 +179,7 @@ def test_probability_of_improvement_is_rliables():
 def test_every_resample_has_its_probability():
     """Two encoders with two agents: 4 draws of encoders times 16 of agents, all listed, are equally likely."""
     scores = np.array([[0.0, 1.0], [3.0, 10.0]])
-    expected = Counter()
+    expected = defaultdict[tuple[float, float], float](float)
     for encoders in itertools.product(range(2), repeat=2):
         for agents in itertools.product(range(2), repeat=4):
             drawn = [scores[encoders[0], agents[:2]], scores[encoders[1], agents[2:]]]

@@ -9,10 +9,11 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
 from PIL import Image
+from PIL.GifImagePlugin import GifImageFile
 
 from protovalue.cli import main
 from protovalue.encoder import save_encoder
-from protovalue.envs.base import PythonEnv
+from protovalue.envs.base import Game, PythonEnv
 from protovalue.envs.registry import make
 from protovalue.errors import UserError
 from protovalue.evaluate import episodes
@@ -21,11 +22,13 @@ from protovalue.evaluate.episodes import Quotas, evaluate_command, evaluate_run,
 from protovalue.files import read_json
 from protovalue.nets.encoders import make_encoder
 from protovalue.online import dqn, linear_dqn
+from protovalue.online.agent import Agent
 from protovalue.online.config import DqnConfig, OnlineConfig
 from protovalue.online.dqn import train_dqn
 from protovalue.online.draws import Draws
 from protovalue.online.linear_dqn import train_online
 from protovalue.randomness import Purpose
+from protovalue.runs import read_run
 
 
 class ShortAndLong(gymnasium.Env[np.ndarray, np.int64]):
@@ -48,16 +51,17 @@ class ShortAndLong(gymnasium.Env[np.ndarray, np.int64]):
 
 @pytest.fixture(scope="module", autouse=True)
 def _register_short_and_long() -> None:
-    gymnasium.register("ShortAndLong-v0", ShortAndLong)
+    gymnasium.register("ShortAndLong-v0", ShortAndLong)  # type: ignore[arg-type]  # a class that takes no options
 
 
-class Pressing:
+class Pressing(Agent):
     """An agent that prefers action 0, for any number of seeds."""
 
     num_actions = 2
 
     def __init__(self, seeds: int) -> None:
-        self.seeds, self.seen = seeds, []
+        super(Agent, self).__init__()  # it has nothing to learn
+        self.seeds, self.seen = seeds, list[int]()
 
     def see(self, obs):
         self.seen.append(len(obs))
@@ -67,7 +71,7 @@ class Pressing:
         return torch.tensor([1.0, 0.0]).expand(*features.shape[:2], 2)
 
 
-class Scripted:
+class Scripted(Game):
     """Game `number`, whose episodes last as long as the script says, the last one's length again and again.
 
     Frame t is [number, episode, t]; every step pays number + 1; it is cut where another game would end.
@@ -76,7 +80,7 @@ class Scripted:
     def __init__(self, number: int, lengths: list[int], cut: bool = False) -> None:
         self.number, self.lengths, self.cut = number, lengths, cut
         self.episode, self.t = -1, 0
-        self.seeds, self.actions, self.closed = [], [], 0
+        self.seeds, self.actions, self.closed = list[int | None](), list[int](), 0
 
     def frame(self):
         return np.array([[self.number, self.episode, self.t % 256]], np.uint8)
@@ -92,8 +96,14 @@ class Scripted:
         over = self.t == self.lengths[min(self.episode, len(self.lengths) - 1)]
         return self.frame(), self.number + 1.0, over and not self.cut, over and self.cut
 
-    def close(self):
+    def close(self) -> None:
         self.closed += 1
+
+    def save_state(self) -> None:
+        return None
+
+    def load_state(self, state: Any) -> None:
+        raise NotImplementedError
 
 
 def scripted(*games: Scripted, stack: int = 1, actions: int = 2) -> PythonEnv:
@@ -172,7 +182,7 @@ def test_the_greedy_action_is_of_the_agent_whose_environment_it_is():
 
 def test_the_film_is_of_the_first_agent_s_first_episode():
     """Its newest frames, the one that it ended in too, and nothing of the next episode or of other environments."""
-    film = []
+    film: list[np.ndarray] = []
     play(scripted(Scripted(5, [3, 2]), Scripted(6, [9]), stack=2), Pressing(1), [0], 4, 0.0, film=film, quiet=True)
     assert [frame.tolist() for frame in film] == [[[5, 0, t]] for t in range(4)]
 
@@ -180,7 +190,7 @@ def test_the_film_is_of_the_first_agent_s_first_episode():
 @pytest.mark.parametrize(("length", "last"), [(9, 4), (5, 4), (4, 4), (3, 3)])
 def test_a_film_has_a_largest_length(monkeypatch, length, last):
     monkeypatch.setattr(episodes, "VIDEO_FRAMES", 5)
-    film = []
+    film: list[np.ndarray] = []
     play(scripted(Scripted(5, [length])), Pressing(1), [0], 2, 0.0, film=film, quiet=True)
     assert [frame.tolist() for frame in film] == [[[5, 0, t]] for t in range(last + 1)]
 
@@ -196,7 +206,7 @@ def test_progress_counts_the_episodes_of_all_seeds(capsys):
 
 def naive(env, episodes: int, seed: int) -> list[float]:
     """Count the first `episodes` that end, wherever: what must not be done."""
-    returns, running = [], np.zeros(env.num_envs)
+    returns, running = list[float](), np.zeros(env.num_envs)
     env.reset(seed=100 * seed)
     while len(returns) < episodes:
         _, rewards, terminated, truncated, _ = env.step(np.zeros(env.num_envs, int))
@@ -271,6 +281,7 @@ def test_the_result_has_every_episode(run, tmp_path, capsys):
         assert row["mean_return"] == pytest.approx(np.mean(row["returns"]))
     assert result["mean_return"] == pytest.approx(np.mean([row["mean_return"] for row in result["seeds"]]))
     with Image.open(tmp_path / "v.gif") as film:
+        assert isinstance(film, GifImageFile)
         assert film.size == (240, 240)
         assert 2 <= film.n_frames <= result["seeds"][0]["lengths"][0] + 1  # Pillow joins frames that are the same
     assert "every return" in capsys.readouterr().out
@@ -285,7 +296,7 @@ def test_the_same_evaluation_twice_is_the_same(run, tmp_path):
 
 def test_the_agents_that_were_trained_play(tmp_path, monkeypatch):
     """The loaded ones have the parameters that training ended with, not those it began with."""
-    trained, prepared = {}, []
+    trained, prepared = dict[Any, Any](), []
 
     def catching(module):
         real = module.prepare
@@ -300,7 +311,7 @@ def test_the_agents_that_were_trained_play(tmp_path, monkeypatch):
 
     for module in (linear_dqn, dqn):
         monkeypatch.setattr(module, "prepare", catching(module))
-    small = {"env": "minatar/breakout", "steps": 60, "replay_min": 20, "replay_size": 50}
+    small: dict[str, Any] = {"env": "minatar/breakout", "steps": 60, "replay_min": 20, "replay_size": 50}
     runs = {
         linear_dqn: train_online(
             OnlineConfig(**small, out=tmp_path / "online", encoder="random:minatar:1", seeds="3,8"), quiet=True
@@ -349,7 +360,7 @@ def test_the_table_by_hand(tmp_path, monkeypatch, capsys):
 @pytest.fixture
 def made_agent(monkeypatch):
     """Let `load_agent` give agents of seeds 4 and 9 in scripted environments, and return their games."""
-    games = []
+    games: list[Scripted] = []
 
     def load(run, num_envs):
         games.extend(Scripted(number, [number + 1]) for number in range(2 * num_envs))
@@ -375,6 +386,7 @@ def test_the_result_by_hand(tmp_path, made_agent):
     }  # fmt: skip
     assert [game.closed for game in made_agent] == [1] * 4
     with Image.open(tmp_path / "films" / "v.gif") as film:
+        assert isinstance(film, GifImageFile)
         assert film.n_frames == 2
 
 
@@ -388,6 +400,7 @@ def test_without_a_file_s_name_the_result_lies_in_the_run_and_there_is_no_film(t
 
 def frames_of(path):
     with Image.open(path) as film:
+        assert isinstance(film, GifImageFile)
         pictures, durations = [], []
         for i in range(film.n_frames):
             film.seek(i)
@@ -449,7 +462,7 @@ def test_a_folder_that_is_no_agent_is_refused(tmp_path):
 
 
 def test_a_run_of_another_kind_is_refused(run, tmp_path, monkeypatch):
-    recorded = episodes.read_run(run)
+    recorded = read_run(run)
     monkeypatch.setattr(episodes, "read_run", lambda path: {**recorded, "config": {"kind": "pretrain"}})
     with pytest.raises(UserError, match="not a run of pvn online or pvn dqn"):
         evaluate_run(EvaluateConfig(tmp_path))

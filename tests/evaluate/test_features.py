@@ -23,6 +23,7 @@ from protovalue.evaluate.features import (
     temporal_smoothness,
     trajectory,
 )
+from protovalue.online.agent import Agent
 from protovalue.online.config import OnlineConfig
 from protovalue.online.linear_dqn import train_online
 
@@ -208,7 +209,9 @@ def test_a_probe_with_more_features_than_rows():
 def test_state_variables_by_hand():
     frame = np.zeros((1, 1, 4, 5, 2), np.bool_)
     frame[0, 0, 1, 2, 0] = frame[0, 0, 3, 4, 0] = True  # channel 1 is empty
-    values, names = state_variables(frame)
+    found = state_variables(frame)
+    assert found is not None
+    values, names = found
     assert dict(zip(names, values[0], strict=True)) == {
         "count of channel 0": 2,
         "count of channel 1": 0,
@@ -226,13 +229,17 @@ def test_state_variables_of_one_cell_and_of_three():
     frames = np.zeros((2, 1, 3, 4, 1), np.bool_)
     frames[0, 0, 0, 3] = True
     frames[1, 0, [0, 2, 2], [1, 0, 1]] = True
-    assert state_variables(frames)[0].tolist() == pytest.approx(np.array([[1, 0, 3], [3, 4 / 3, 2 / 3]]))
+    found = state_variables(frames)
+    assert found is not None
+    assert found[0].tolist() == pytest.approx(np.array([[1, 0, 3], [3, 4 / 3, 2 / 3]]))
 
 
 def test_only_the_newest_frame_counts():
     frames = np.zeros((1, 2, 3, 3, 1), np.bool_)
     frames[0, 0] = True
-    assert state_variables(frames)[0][0, 0] == 0
+    found = state_variables(frames)
+    assert found is not None
+    assert found[0][0, 0] == 0
 
 
 def test_effective_rank_is_that_of_training():
@@ -281,15 +288,17 @@ class Endless(gymnasium.Env[np.ndarray, np.int64]):
 
 @pytest.fixture
 def endless():
-    gymnasium.register("Endless-v0", Endless)
+    gymnasium.register("Endless-v0", Endless)  # type: ignore[arg-type]  # a class that takes no options
     yield "gym/Endless-v0"
     del gymnasium.registry["Endless-v0"]
 
 
-class Fixed:
+class Fixed(Agent):
     """Two agents: the first always wants action 2, the second action 1."""
 
-    num_seeds, num_actions = 2, 4
+    def __init__(self) -> None:
+        super(Agent, self).__init__()  # it has nothing to learn
+        self.num_seeds, self.num_actions = 2, 4
 
     def see(self, obs):
         assert len(obs) == 2

@@ -6,6 +6,7 @@ docs/reliability.md has the table of the long one.
 import os
 import shutil
 import tempfile
+import time
 import zlib
 from collections import Counter
 from dataclasses import replace
@@ -14,7 +15,7 @@ from random import Random
 
 import pytest
 
-from tests.faults import campaign
+from tests.faults import campaign, children
 from tests.faults.campaign import BAD, CLEAN, SILENT, TRACEBACK, UNCHANGED, Found, World
 from tests.faults.damage import BYTES, unseen
 from tests.faults.world import JOBS, TARGETS
@@ -118,13 +119,13 @@ def test_what_no_crc_sees():
 )
 def test_outcomes(tmp_path, said, code, printed, outcome):
     target = replace(TARGETS[0], result=lambda folder, printed: printed)
-    ended = campaign.Ended(code, said, printed, 0, 0.1)
+    ended = children.Ended(code, said, printed, 0, 0.1)
     path = tmp_path / "data" / "actions.bin"
     assert campaign._judge(target, tmp_path, path, ended, "as before", {"0 steps"}, False) == outcome
 
 
 def test_a_hang_and_a_bomb_are_outcomes(tmp_path):
-    ended = campaign.children.run(lambda: campaign.children.time.sleep(60), tmp_path, longest=0.05)
+    ended = children.run(lambda: time.sleep(60), tmp_path, longest=0.05)
     judged = [ended, replace(ended, hung=False, code=0, grown=2 << 30)]
     outcomes = [campaign._judge(TARGETS[0], tmp_path, tmp_path / "x", one, "", set(), False) for one in judged]
     assert outcomes == [campaign.HANG, campaign.MEMORY]

@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -27,15 +28,17 @@ def data(tmp_path_factory):
 
 def test_keys_of_caches_stay_as_they_are():
     """Of the cache's format 2; a choice that is not made, of network and output, is not in them."""
-    data = SimpleNamespace(checksum="c" * 64, stack=4)
+    data: Any = SimpleNamespace(checksum="c" * 64, stack=4)
     keys = {
         IndicatorSpec("rni", 100, 0.01, 3, normalize=True): "17d6694eb4d358c55ba69f3c9b3a8ed7",
         IndicatorSpec("rni", 10, 0.1, 0, "sgd", 500, False, 3): "f9868965aa2ac43a4e0c7cda5ec9b17d",
         IndicatorSpec("hash", 10, 0.1, 0): "d5f60cd94af57817fecacb30e9115d91",
     }
     assert {spec: precompute.cache_key(data, spec) for spec in keys} == keys
-    forms = {(network, output) for network in ("dqn", "convolutions") for output in ("linear", "relu")}
-    made = {precompute.cache_key(data, replace(RNI, network=network, output=output)) for network, output in forms}
+    networks: tuple[Literal["dqn", "convolutions"], ...] = ("dqn", "convolutions")
+    outputs: tuple[Literal["linear", "relu"], ...] = ("linear", "relu")
+    forms = [replace(RNI, network=network, output=output) for network in networks for output in outputs]
+    made = {precompute.cache_key(data, form) for form in forms}
     assert len(made) == 4
 
 

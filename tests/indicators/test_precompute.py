@@ -15,7 +15,7 @@ from protovalue.data.collect import collect
 from protovalue.data.config import CollectConfig
 from protovalue.data.sampler import Sampler
 from protovalue.errors import UserError
-from protovalue.files import read_json, size_and_crc, write_json
+from protovalue.files import FolderLock, read_json, size_and_crc, write_json
 from protovalue.indicators import precompute
 from protovalue.indicators.precompute import (
     IndicatorSpec,
@@ -91,7 +91,7 @@ def test_the_key_knows_data_and_specification(data, tmp_path):
 def test_an_interrupted_pass_continues(data, tmp_path, monkeypatch, when):
     """Killed in the given batch of 512: the batches before it are not evaluated again, and the result is the same."""
     whole = indicator_rewards(data, RNI, tmp_path / "whole", quiet=True)
-    real, calls = RandomNetworkIndicator.scores, []
+    real, calls = RandomNetworkIndicator.scores, list[int]()
 
     class Killed(BaseException):
         pass
@@ -225,7 +225,7 @@ def test_a_saved_indicator_is_checked_when_it_is_loaded(data, tmp_path):
 def test_an_interrupted_pass_keeps_only_whole_batches(data, tmp_path, monkeypatch, damaged):
     """Two batches of 512 were written and one of them lost a bit, as a power failure may do: it is done again."""
     whole = indicator_rewards(data, RNI, tmp_path / "whole", quiet=True)
-    real, calls = RandomNetworkIndicator.scores, []
+    real, calls = RandomNetworkIndicator.scores, list[int]()
 
     class Killed(BaseException):
         pass
@@ -245,9 +245,12 @@ def test_an_interrupted_pass_keeps_only_whole_batches(data, tmp_path, monkeypatc
     raw[damaged * 512 * 13 * 4 + 5] ^= 64
     (folder / "scores.bin").write_bytes(raw)
     calls.clear()
-    monkeypatch.setattr(
-        RandomNetworkIndicator, "scores", lambda self, obs: (calls.append(len(obs)), real(self, obs))[1]
-    )
+
+    def counted(self, obs):
+        calls.append(len(obs))
+        return real(self, obs)
+
+    monkeypatch.setattr(RandomNetworkIndicator, "scores", counted)
     found = indicator_rewards(data, RNI, tmp_path / "cut", quiet=True)
     assert calls == [512, 512, 176][damaged:]
     assert np.array_equal(found.bits, whole.bits)
@@ -307,10 +310,10 @@ def test_what_is_refused_at_once_leaves_nothing_behind(data, tmp_path):
 def test_a_process_that_waited_for_one_that_failed_computes_itself(data, tmp_path, monkeypatch):
     """The other one holds the lock, fails and removes the folder; then this one gets the lock of nothing."""
     key = precompute.cache_key(data, HASH)
-    real, calls = precompute.FolderLock, []
+    calls: list[str] = []
 
     def lock(folder, wait):
-        held = real(folder, wait)
+        held = FolderLock(folder, wait)
         if not calls:
             shutil.rmtree(folder)
         calls.append(folder.name)
@@ -326,11 +329,10 @@ def test_a_process_that_waited_for_one_that_failed_computes_itself(data, tmp_pat
 def test_a_process_that_waited_takes_what_the_other_computed(data, tmp_path, monkeypatch):
     whole = indicator_rewards(data, HASH, tmp_path / "whole", quiet=True)
     key = precompute.cache_key(data, HASH)
-    real = precompute.FolderLock
 
     def lock(folder, wait):
         shutil.copytree(tmp_path / "whole" / key, tmp_path / "cache" / key)
-        return real(folder, wait)
+        return FolderLock(folder, wait)
 
     monkeypatch.setattr(precompute, "FolderLock", lock)
     monkeypatch.setattr(precompute, "_compute", lambda *_: pytest.fail("computed again"))

@@ -1,6 +1,7 @@
 """The document's encoder works as it stands: trained with options, loaded again, played on, in a study."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -39,7 +40,8 @@ def test_it_is_trained_recorded_without_a_path_and_loaded_again(wide, capsys):
         protovalue.load_encoder("run")
     protovalue.load_code(wide)
     encoder = protovalue.load_encoder("run")
-    assert [tuple(conv.weight.shape) for conv in encoder.encoder.convs] == [
+    network: Any = encoder.encoder  # of the class in the file
+    assert [tuple(conv.weight.shape) for conv in network.convs] == [
         (48, 4, 3, 3),
         (48, 48, 3, 3),
         (48, 48, 3, 3),
@@ -47,9 +49,9 @@ def test_it_is_trained_recorded_without_a_path_and_loaded_again(wide, capsys):
     # By hand: 3 x 3 convolutions with a ReLU each, then the dense layer with a ReLU.
     obs = np.random.default_rng(0).random((4, 1, 10, 10, 4)) < 0.3
     x = torch.from_numpy(obs[:, 0]).permute(0, 3, 1, 2).float()
-    for conv in encoder.encoder.convs:
+    for conv in network.convs:
         x = torch.nn.functional.conv2d(x, conv.weight, conv.bias, padding=1).clamp_min(0)
-    dense = encoder.encoder.dense
+    dense = network.dense
     expected = (x.permute(0, 2, 3, 1).flatten(1) @ dense.weight.T + dense.bias).clamp_min(0)
     assert torch.allclose(encoder.features(obs), expected, atol=1e-5)
     card = Path("run/encoder/README.md").read_text()

@@ -12,7 +12,7 @@ from torch import Tensor
 from protovalue.encoder import FrozenEncoder
 from protovalue.envs.registry import make
 from protovalue.nets.encoders import Encoder, make_encoder
-from protovalue.online.agent import Rule
+from protovalue.online.agent import Agent, Rule
 from protovalue.online.config import OnlineConfig
 from protovalue.online.dqn import Dqn
 from protovalue.online.linear_dqn import LinearDqn
@@ -92,6 +92,7 @@ def run(settings: OnlineConfig) -> Path:
     seeds = settings.seed_list()
     env = make(settings.env, len(seeds), **settings.options.given())
     shape = env.single_observation_space.shape
+    agent: Agent
     if settings.finetune:
         agent = Dqn(
             Rule.of(settings), seeds, env.num_actions, make_encoder("minatar", shape, 1, seeded(0, Purpose.ENCODER))

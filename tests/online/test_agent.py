@@ -2,6 +2,7 @@
 
 import copy
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -145,7 +146,7 @@ def test_the_target_is_copied_every_so_many_updates():
 @pytest.mark.parametrize("options", OPTIONS[1:])
 def test_every_option_changes_the_update(options):
     results = []
-    for changes in ({}, options):
+    for changes in (dict[str, Any](), options):
         agent = linear(replace(RULE, **changes))
         for update in range(20):
             agent.update(batch(seed=update))

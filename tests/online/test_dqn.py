@@ -72,6 +72,7 @@ def test_what_is_encoded_by_whom(double):
         torch.testing.assert_close(next_x[s], agent.target_encoders[s](following) / 2)
         assert not torch.allclose(next_x[s], agent.encoders[s](following) / 2)
         if double:
+            assert choice is not None
             torch.testing.assert_close(choice[s], agent.encoders[s](following) / 2)
     assert (choice is not None) == double
     assert (x.requires_grad, next_x.requires_grad) == (True, False)
@@ -90,6 +91,7 @@ def test_a_run_begins_with_the_encoders_of_its_seeds():
         "actions": "minimal", "sticky": 0.1, "stack": 2, "max_steps": 10_000, "frameskip": None, "noop_max": None,
         "episodic_life": None,
     }  # fmt: skip
+    assert isinstance(agent, Dqn)
     for found, seed in zip(agent.encoders, (3, 9), strict=True):
         expected = make_encoder("minatar", (2, 10, 10, 4), 2, seeded(seed, Purpose.ENCODER))
         assert all(torch.equal(a, b) for a, b in zip(found.parameters(), expected.parameters(), strict=True))

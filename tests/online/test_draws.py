@@ -20,7 +20,12 @@ def test_a_step_has_its_row_of_its_block():
 
 def test_a_block_is_drawn_once(monkeypatch):
     asked = []
-    monkeypatch.setattr(draws, "generator_at", lambda *key: asked.append(key) or generator_at(*key))
+
+    def noted(*key):
+        asked.append(key)
+        return generator_at(*key)
+
+    monkeypatch.setattr(draws, "generator_at", noted)
     drawn = Draws([3, 8], Purpose.EXPLORE, 2)
     for step in range(300):
         drawn(step)

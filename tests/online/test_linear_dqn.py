@@ -3,6 +3,7 @@
 import hashlib
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from protovalue.cli import main
 from protovalue.data.importing import atari_manifest
 from protovalue.encoder import save_encoder
 from protovalue.envs import minatar
+from protovalue.envs.probe import random_observations
 from protovalue.envs.registry import make
 from protovalue.errors import UserError
 from protovalue.evaluate.config import EvaluateConfig
@@ -86,7 +88,7 @@ def test_the_feature_scale_is_the_encoder_s_own_or_a_random_policy_s(encoder, tm
     random = linear_dqn.find_encoder("random:minatar:1:5", env)
     scale = linear_dqn.feature_scale(random, env)
     assert scale == linear_dqn.feature_scale(random, env)
-    obs = linear_dqn.random_observations(env)
+    obs = random_observations(env)
     assert obs.shape == (512, 1, 10, 10, 4)
     assert scale == pytest.approx(float(random.features(obs).square().mean().sqrt()))
     same = linear_dqn.find_encoder(str(encoder), env)  # the encoder folder holds the same initialisation
@@ -208,13 +210,14 @@ def test_evaluation_plays_what_was_trained_in_also_when_a_default_has_changed(en
     config = OnlineConfig(encoder=str(encoder), out=tmp_path / "r", steps=8, replay_min=5, replay_size=9)
     run = train_online(config, quiet=True)
     usual = minatar.MinAtar.__init__.__defaults__
+    assert usual is not None
     monkeypatch.setattr(minatar.MinAtar.__init__, "__defaults__", (usual[0], 0.5, *usual[2:]))
     assert make("minatar/breakout").options["sticky"] == 0.5
     assert evaluate_run(EvaluateConfig(run, 1), quiet=True)["env_options"]["sticky"] == 0.1
 
 
 def test_a_quiet_run_says_nothing(other, tmp_path, capsys):
-    settings = {"steps": 8, "replay_min": 5, "replay_size": 9}
+    settings: dict[str, Any] = {"steps": 8, "replay_min": 5, "replay_size": 9}
     train_online(OnlineConfig(encoder=str(other), out=tmp_path / "r", **settings), quiet=True)
     assert capsys.readouterr() == ("", "")
 
@@ -230,6 +233,7 @@ def test_features_are_seen_once_and_stored_scaled(dtype):
     items, features = agent.items(obs[::2])
     np.testing.assert_array_equal(items, expected[:, 0])
     np.testing.assert_array_equal(features, expected[:, :1])
+    assert features is not None
     assert (items.dtype, features.dtype) == (dtype, torch.float32)
 
 
@@ -312,7 +316,7 @@ def test_the_observations_of_the_random_policy(monkeypatch):
     closed = []
     like = make("minatar/breakout", 1, sticky=0.5, stack=2)
     monkeypatch.setattr(type(like), "close", lambda self: closed.append(self.num_envs))
-    found = linear_dqn.random_observations(like)
+    found = random_observations(like)
     assert closed == [16]
     env, rng, kept = make("minatar/breakout", 16, sticky=0.5, stack=2), np.random.default_rng(0), []
     obs, _ = env.reset(seed=list(range(16)))

@@ -18,6 +18,7 @@ from protovalue.online import loop, replay
 from protovalue.online.agent import Agent, Rule
 from protovalue.online.linear_dqn import LinearDqn
 from protovalue.online.loop import Loop, Room, epsilon_at, print_summary, train
+from protovalue.online.priorities import Priorities
 from protovalue.online.replay import LAST, Layout, Replay
 from protovalue.randomness import Purpose, generator_at
 from protovalue.runs import Run, read_checkpoint, read_metrics, read_run
@@ -490,11 +491,16 @@ def test_priorities_of_a_resumed_run(tmp_path, monkeypatch, env):
 def test_prioritised_replay_samples_by_the_last_losses(tmp_path, monkeypatch):
     """The losses of an update become priorities, and the weights reach the update."""
     updates, weights = [], []
-    monkeypatch.setattr(loop.Priorities, "update", lambda self, slot, loss: updates.append(loss.tolist()))
+    monkeypatch.setattr(Priorities, "update", lambda self, slot, loss: updates.append(loss.tolist()))
     settings = counting(tmp_path / "r", prioritised=True, steps=8)
     agent = numbered(settings)
     real = agent.update
-    object.__setattr__(agent, "update", lambda batch, weight: weights.append(weight) or real(batch, weight))
+
+    def noted(batch, weight):
+        weights.append(weight)
+        return real(batch, weight)
+
+    object.__setattr__(agent, "update", noted)
     go(settings, agent)
     assert updates == [[[float(n)] * 4, [n + 100.0] * 4] for n in range(3)]
     assert [weight.tolist() for weight in weights] == [[[1.0] * 4] * 2] * 3  # all priorities are still the same

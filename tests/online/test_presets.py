@@ -14,6 +14,7 @@ from protovalue.online.agent import Agent, Rule
 from protovalue.online.config import DqnConfig, OnlineConfig
 from protovalue.online.linear_dqn import LinearDqn
 from protovalue.online.loop import config_from, epsilon_at
+from protovalue.online.replay import Replay
 from protovalue.presets import DQN, Preset, SameAs, resolved
 from protovalue.runs import config_fields, renamed
 from tests.online.rigged import one_hot
@@ -65,7 +66,7 @@ def test_the_paper_s_table_of_online_hyperparameters():
 def test_the_paper_s_values_are_what_the_loop_uses(tmp_path, monkeypatch):
     """The table again, seen from inside: when, how often and on what the agents learn in the first 2,003 steps."""
     made, updates, capacities = [], [], []
-    update, replay = Agent.update, loop.Replay
+    update = Agent.update
 
     def spy(self, batch, weight=None):
         before = self.theta.clone()
@@ -76,7 +77,7 @@ def test_the_paper_s_values_are_what_the_loop_uses(tmp_path, monkeypatch):
 
     def counted(seeds, capacity, *rest):
         capacities.append(capacity)
-        return replay(seeds, 5_000, *rest)
+        return Replay(seeds, 5_000, *rest)
 
     monkeypatch.setattr(Agent, "update", spy)
     monkeypatch.setattr(loop, "Replay", counted)

@@ -270,7 +270,7 @@ def test_every_byte_that_a_checkpoint_needs_is_checked_when_it_is_read(tmp_path,
     ]  # fmt: skip
     fresh().load(folder, [23, 23], sums)
     row = {"items": 4, "codes": 1, "rewards": 4, "ages": 1}
-    noticed, messages = {name: set() for name in row}, []
+    noticed, messages = {name: set[int]() for name in row}, []
     for name, size in row.items():
         path = folder / f"{name}.bin"
         whole = path.read_bytes()
@@ -496,8 +496,17 @@ def test_more_steps_than_there_are_slots_between_two_saves(tmp_path, steps):
 @pytest.mark.parametrize("mapped", [False, True])
 def test_a_save_is_durable_and_leaves_no_file_open(tmp_path, monkeypatch, mapped):
     calls, fsync, flush = [], os.fsync, np.memmap.flush
-    monkeypatch.setattr(module.os, "fsync", lambda file: calls.append("fsync") or fsync(file))
-    monkeypatch.setattr(np.memmap, "flush", lambda array: calls.append("flush") or flush(array))
+
+    def noted_fsync(file):
+        calls.append("fsync")
+        fsync(file)
+
+    def noted_flush(array):
+        calls.append("flush")
+        flush(array)
+
+    monkeypatch.setattr(os, "fsync", noted_fsync)
+    monkeypatch.setattr(np.memmap, "flush", noted_flush)
     folder = tmp_path / "a" / "b"
     replay = Replay(1, 4, layout(), folder=folder if mapped else None)
     World(replay)
@@ -523,14 +532,14 @@ def test_sizes_as_text():
 
 def test_memory_by_hand(monkeypatch):
     text = "MemTotal:  900 kB\nMemAvailable:    123 kB\nSwap: 4 kB\n"
-    monkeypatch.setattr(module.Path, "read_text", lambda path: text if str(path) == "/proc/meminfo" else "")
+    monkeypatch.setattr(Path, "read_text", lambda path: text if str(path) == "/proc/meminfo" else "")
     assert module.available_memory() == 123 * 1024
 
     def missing(path):
         raise FileNotFoundError(path)
 
-    monkeypatch.setattr(module.Path, "read_text", missing)  # another system
-    monkeypatch.setattr(module.os, "sysconf", {"SC_PHYS_PAGES": 7, "SC_PAGE_SIZE": 4096}.__getitem__)
+    monkeypatch.setattr(Path, "read_text", missing)  # another system
+    monkeypatch.setattr(os, "sysconf", {"SC_PHYS_PAGES": 7, "SC_PAGE_SIZE": 4096}.__getitem__)
     assert module.available_memory() == 7 * 4096
 
 
@@ -538,6 +547,6 @@ def test_no_memory_is_one_clear_line(monkeypatch):
     def full(*args):
         raise MemoryError
 
-    monkeypatch.setattr(module.np, "zeros", full)
+    monkeypatch.setattr(np, "zeros", full)
     with pytest.raises(UserError, match="--replay-size: no memory for 10 steps of 3 seeds; choose a smaller one, or"):
         Replay(3, 10, layout())

@@ -7,6 +7,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,7 +28,7 @@ EVERY = 2  # steps between checkpoints; there is an update in every step, so eac
 
 def train(kind: str, out: Path, every: int = 20) -> None:
     """Train an agent that never explores; its steps are so large that an update often changes the best action."""
-    common = {
+    common: dict[str, Any] = {
         "env": "minatar/breakout", "out": out / "run", "steps": 41, "epsilon": 0.0, "epsilon_start": 0.0,
         "replay_min": 6, "replay_size": 20, "update_every": 1, "batch_size": 4, "learning_rate": 0.03, "n_step": 1,
         "target_every": 7, "log_every": 20, "checkpoint_every": every, "keep_replay": True,

@@ -1,5 +1,7 @@
 """The online loop on a rigged encoder and environment: seeds that never mix, and options that all matter."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -92,6 +94,7 @@ def make_counting(path, **settings):
     chosen = config(path, **settings)
     env = make(chosen.env, 1)
     loop_agent = LinearDqn(Rule.of(chosen), (0,), env.num_actions, one_hot((1, 1, 3)), 1.0)
-    loop_agent.encoder.encoder.forward = lambda obs: (obs.flatten(1) > 0).float()
+    network: Any = loop_agent.encoder.encoder
+    network.forward = lambda obs: (obs.flatten(1) > 0).float()
     train(chosen, {}, env, loop_agent, quiet=True)
     return learned(path)["agent.theta"]

@@ -1,6 +1,7 @@
 """Random cumulants: their optimal values on a small world, and that every option counts."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ import torch
 from protovalue.data.format import End
 from protovalue.files import read_json
 from protovalue.indicators.cumulants import CumulantSpec
+from protovalue.indicators.cumulants import cumulants as networks_of
 from protovalue.indicators.precompute import load_indicator
 from protovalue.pretrain import cumulants
 from protovalue.pretrain.cumulants import CumulantsConfig
@@ -85,11 +87,10 @@ def test_a_network_that_is_constant_on_the_data_gives_no_reward(table, tmp_path,
 
 def test_the_networks_are_what_the_config_says(few, table, tmp_path, monkeypatch):
     seen = []
-    real = cumulants.cumulants
 
     def recorded(data, spec, *rest):
         seen.append((spec, rest))
-        return real(data, spec, *rest)
+        return networks_of(data, spec, *rest)
 
     monkeypatch.setattr(cumulants, "cumulants", recorded)
     base = CumulantsConfig(out=tmp_path / "run", data=(few.folders[0].path,), architecture=table, tasks=3, seed=4)
@@ -106,7 +107,7 @@ def test_it_finds_the_optimal_values_of_its_cumulants(data, config, table, encod
         config = replace(config, architecture=table, learning_rate=0.3, adam_epsilon=0.1, target_ema=0.8)
     method = trained(config, data)
     frames = torch.from_numpy(pictures(np.arange(16))[:, None])
-    networks = load_indicator(config.out / "cumulants").networks
+    networks: Any = load_indicator(config.out / "cumulants").networks
     f = networks(frames).numpy() / method.tasks.deviation  # (n, m), in units of the deviation
     after = successors(open_grid(4, 4))
     going_on = (np.arange(16) != END)[:, None]

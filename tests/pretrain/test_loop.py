@@ -10,6 +10,7 @@ import time
 from dataclasses import fields, replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -241,9 +242,14 @@ def test_gradients_are_scaled_down_to_the_limit(config, monkeypatch, limit):
 def test_half_of_the_memory_is_for_frames_and_half_for_batches(config, monkeypatch):
     asked = []
     load = Dataset.load
-    monkeypatch.setattr(Dataset, "load", lambda self, budget: (asked.append(budget), load(self, budget))[1])
 
-    class Recorded(Prefetcher):
+    def noted(self, budget):
+        asked.append(budget)
+        return load(self, budget)
+
+    monkeypatch.setattr(Dataset, "load", noted)
+
+    class Recorded(Prefetcher[Any]):
         def __init__(self, make, steps, item_bytes, budget):
             asked.append((steps, item_bytes, budget))
             super().__init__(make, steps, item_bytes, budget)
@@ -270,7 +276,7 @@ def test_freed_memory_is_kept(config, monkeypatch):
 
 
 def test_threads_are_set_and_recorded(config, tmp_path, monkeypatch):
-    asked = []
+    asked: list[int] = []
     monkeypatch.setattr(torch, "set_num_threads", asked.append)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 7)
     pretrain(replace(config, steps=1, threads=5), quiet=True)
@@ -475,7 +481,7 @@ def test_observations_that_no_encoder_takes_are_named_with_their_data_set(config
 def test_every_method_has_a_help_text_with_an_example(capsys):
     assert set(method_names()) == {"bc", "cumulants", "laplacian", "pvn", "random", "reward", "spr"}
     for name in method_names():
-        assert issubclass(method_class(name).Config, loop.PretrainConfig)
+        assert issubclass(method_class(name).Config, PretrainConfig)
         with pytest.raises(SystemExit):
             main(["pretrain", "--method", name, "--help"])
         assert "Example: pvn pretrain" in capsys.readouterr().out

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -12,8 +13,8 @@ from protovalue.data.dataset import open_dataset
 from protovalue.data.sampler import Sampler
 from protovalue.encoder import load_encoder
 from protovalue.errors import UserError
+from protovalue.nets.encoders import make_encoder
 from protovalue.presets import resolved
-from protovalue.pretrain import base
 from protovalue.pretrain.loop import pretrain
 from protovalue.pretrain.methods import config_class, method_class, method_names
 from protovalue.randomness import Purpose, seeded
@@ -21,7 +22,12 @@ from protovalue.runs import read_metrics, read_run
 from tests.pretrain.helpers import atari_shaped
 
 DIAGNOSTICS = {"loss", "gradient_norm", "effective_rank", "dead_units", "feature_norm", "feature_rms"}
-SMALL = {"pvn": {"tasks": 3}, "cumulants": {"tasks": 3}, "laplacian": {"dimensions": 3}, "spr": {"channels": 4}}
+SMALL: dict[str, dict[str, Any]] = {
+    "pvn": {"tasks": 3},
+    "cumulants": {"tasks": 3},
+    "laplacian": {"dimensions": 3},
+    "spr": {"channels": 4},
+}
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +43,7 @@ def folders(tmp_path_factory):
 def test_on_minatar_and_on_atari(folders, tmp_path, name, kind):
     """Two steps with the small preset, but for the encoder and batch of the images."""
     cls, path = method_class(name), folders / kind
-    training = {} if name == "random" else {"steps": 2, "batch_size": 4, "log_every": 1}
+    training: dict[str, Any] = {} if name == "random" else {"steps": 2, "batch_size": 4, "log_every": 1}
     config = cls.Config(out=tmp_path / "run", data=(path,), **training, **SMALL.get(name, {}))
     if kind == "atari":
         config = replace(config, architecture="nature", threads=1)
@@ -67,7 +73,7 @@ def test_all_start_from_the_same_encoder(folders, tmp_path, name):
     cls, data = method_class(name), open_dataset(folders / "minatar")
     config = cls.Config(out=tmp_path, seed=5, **SMALL.get(name, {}))
     method = cls(resolved(config, data.env_id), data, data.observation_shape, "cpu")
-    expected = base.make_encoder("minatar", data.observation_shape, 1, seeded(5, Purpose.ENCODER)).state_dict()
+    expected = make_encoder("minatar", data.observation_shape, 1, seeded(5, Purpose.ENCODER)).state_dict()
     found = method.encoder.state_dict()
     assert found.keys() == expected.keys()
     assert all(torch.equal(found[key], expected[key]) for key in expected)

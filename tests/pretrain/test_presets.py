@@ -1,6 +1,7 @@
 """The paper's tables and every method's presets, typed out; and the limits of every setting."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from protovalue.online.config import OnlineConfig
 from protovalue.presets import Preset, resolved
 from protovalue.pretrain.config import PretrainConfig
 from protovalue.pretrain.methods import method_class, method_names
+from protovalue.pretrain.pvn import PvnConfig
 from protovalue.pretrain.trainer import Trainer
 
 OUT = Path("run")
@@ -24,9 +26,10 @@ def settings(name, env_id, **given):
 
 
 def optimizer_of(config):
-    method = torch.nn.Linear(1, 1)
+    method: Any = torch.nn.Linear(1, 1)
+    nothing: Any = None
     method.config, method.steps = config, lambda: 1
-    return Trainer(method, None, None, "cpu").optimizer
+    return Trainer(method, nothing, nothing, "cpu").optimizer
 
 
 def test_the_paper_s_table_of_pretraining():
@@ -86,7 +89,7 @@ SHARED = {
 LAPLACIAN = {"dimensions": 100, "beta": 1.0, "ahead": 0.9}
 SPR = {"channels": 64, "shift": 4, "intensity": 0.05, "dropout": 0.0, "target_ema": 0.0, "center": "no"}
 SPR_GRID = {"channels": 64, "shift": 0, "intensity": 0.0, "dropout": 0.5, "target_ema": 0.99, "center": "no"}
-OWN = {
+OWN: dict[str, Any] = {
     "pvn": {
         "paper": {"tasks": 100, "proportion": 0.01, "target_ema": 0.99, "normalize": "no", "tasks_per_module": 10},
         "small": {"tasks": 100, "proportion": 0.01, "target_ema": 0.99, "normalize": "yes", "tasks_per_module": 10},
@@ -175,7 +178,7 @@ def test_a_proto_value_network_fills_in_only_what_applies():
 SHARE = ([0, 0.5, 0.999], [-0.1, 1, 1.5])
 INSIDE = ([0.001, 0.5, 0.999], [0, 1, -0.1])
 COUNT = ([1, 2], [0, -1])
-LIMITS = {
+LIMITS: dict[str, dict[str, Any]] = {
     "random": {"width": COUNT, "steps": ([0, 1], [-1]), "batch_size": COUNT, "threads": COUNT, "log_every": COUNT,
                "checkpoint_every": COUNT, "memory": COUNT, "learning_rate": ([1e-9, 2.0], [0, -1]),
                "seed": ([0, 1], [-1])},
@@ -223,7 +226,7 @@ def test_settings_of_a_proto_value_network_that_do_not_go_together(given, flag):
 
 
 def test_settings_of_a_proto_value_network_that_do():
-    config = method_class("pvn").Config
+    config = PvnConfig
     assert config(out=OUT, threshold="sgd", burn_in=1).burn_in == 1
     assert config(out=OUT, indicator="hash", normalize="no").normalize == "no"
     assert config(out=OUT, indicator="rni", tasks_per_module=5, normalize="yes").tasks_per_module == 5

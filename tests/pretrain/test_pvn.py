@@ -8,7 +8,7 @@ import torch
 
 from protovalue.config import PRESET
 from protovalue.data.format import End
-from protovalue.indicators.precompute import IndicatorSpec, load_indicator
+from protovalue.indicators.precompute import IndicatorSpec, indicator_rewards, load_indicator
 from protovalue.pretrain import pvn
 from protovalue.pretrain.loop import pretrain
 from protovalue.pretrain.pvn import PvnConfig
@@ -107,11 +107,10 @@ def test_it_finds_the_exact_successor_measure_of_its_sets(data, table, tmp_path,
 
 def test_the_indicator_is_what_the_config_says(few, config, monkeypatch):
     seen = []
-    real = pvn.indicator_rewards
 
     def recorded(data, spec, *rest):
         seen.append((spec, rest))
-        return real(data, spec, *rest)
+        return indicator_rewards(data, spec, *rest)
 
     monkeypatch.setattr(pvn, "indicator_rewards", recorded)
     cache = config.out.parent / "own"

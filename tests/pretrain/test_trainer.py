@@ -103,6 +103,11 @@ def test_precision_that_was_left_open_is_that_of_the_device(config, data, monkey
     with Run.open(config.out, {}) as run:
         one = trainer(replace(config, precision="auto"), data, run)
         real = one.method.in_precision
-        monkeypatch.setattr(one.method, "in_precision", lambda precision: (used.append(precision), real(precision))[1])
+
+        def noted(precision):
+            used.append(precision)
+            return real(precision)
+
+        monkeypatch.setattr(one.method, "in_precision", noted)
         one.step(one.method.sample(0))
     assert used == ["float32"]

@@ -48,7 +48,10 @@ def tab(running: Browser, page: Path) -> Iterator[Tab]:
 def column(tab: Tab, table: str, index: int) -> list[str]:
     """The texts of a column, without intervals."""
     cells = f"[...document.querySelectorAll('#{table} tbody tr')].map(row => row.cells[{index}])"
-    return tab.evaluate(f"{cells}.map(cell => cell.querySelector('a, b')?.textContent ?? cell.textContent.trim())")
+    found: list[str] = tab.evaluate(
+        f"{cells}.map(cell => cell.querySelector('a, b')?.textContent ?? cell.textContent.trim())"
+    )
+    return found
 
 
 def test_complaints_are_heard(running: Browser, tmp_path: Path):
@@ -114,7 +117,8 @@ def frame_shown(tab: Tab) -> bytes:
 def rings(tab: Tab) -> list[list[float]]:
     """Where the states are ringed, in every picture of the first game."""
     circles = "[...document.querySelector('.explorer').querySelectorAll('.here')]"
-    return tab.evaluate(f"{circles}.map(ring => [ring.cx.baseVal.value, ring.cy.baseVal.value])")
+    found: list[list[float]] = tab.evaluate(f"{circles}.map(ring => [ring.cx.baseVal.value, ring.cy.baseVal.value])")
+    return found
 
 
 def at_state(tab: Tab, state: int) -> None:

@@ -4,6 +4,7 @@ import csv
 import json
 import shutil
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,7 +31,7 @@ def files(folder):
 def study(tmp_path_factory):
     """Two games, two encoders each of PVN and BC, DQN, random actions in one game only."""
     folder = tmp_path_factory.mktemp("study")
-    cells = []
+    cells: list[dict[str, Any]] = []
     for e, env in enumerate((ENV, OTHER)):
         for method, level in (("pvn", 6.0), ("bc", 3.0)):
             for seed in (0, 1):
@@ -163,12 +164,12 @@ def test_bad_input_is_one_line_and_writes_nothing(words, expected, tmp_path, mon
 def real(tmp_path_factory):
     """Real agents, hardly trained: two random encoders, and DQN."""
     folder = tmp_path_factory.mktemp("real")
-    small = {"seeds": "0,1", "steps": 60, "replay_min": 20, "replay_size": 50}
+    small: dict[str, Any] = {"seeds": "0,1", "steps": 60, "replay_min": 20, "replay_size": 50}
     for seed in (0, 1):
         config = OnlineConfig(env=ENV, out=folder / f"on-{seed}", encoder=f"random:minatar:1:{seed}", **small)
         evaluate_run(EvaluateConfig(train_online(config, quiet=True), 2), quiet=True)
-    config = DqnConfig(env=ENV, out=folder / "dqn", **small)
-    evaluate_run(EvaluateConfig(train_dqn(config, quiet=True), 2), quiet=True)
+    whole = DqnConfig(env=ENV, out=folder / "dqn", **small)
+    evaluate_run(EvaluateConfig(train_dqn(whole, quiet=True), 2), quiet=True)
     return folder
 
 

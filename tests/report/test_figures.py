@@ -9,8 +9,11 @@ import matplotlib
 import matplotlib.colors
 import numpy as np
 import pytest
+from matplotlib.axes import Axes
+from matplotlib.patches import Rectangle
 from PIL import Image
 
+from protovalue.evaluate.aggregate import Estimate
 from protovalue.report import figures, summary
 from protovalue.report.cells import CellResult
 from protovalue.report.model import Embedding, Gallery
@@ -123,13 +126,19 @@ def test_runs_are_counted(made):
     assert figures.stands_on(made.cells[:1]).startswith("1 encoder \N{MULTIPLICATION SIGN} 2 agents")
 
 
+def bars_of(axes: Axes) -> list[Rectangle]:
+    bars = [patch for patch in axes.patches if isinstance(patch, Rectangle)]
+    assert len(bars) == len(axes.patches)
+    return bars
+
+
 def test_aggregates_are_drawn_at_their_values(made, scores):
     over = summary.over_games(scores, 100)
     figure = figures.aggregates_figure(over, figures.colours(METHODS, "DQN"), "The scale", "3 encoders", 100)
     assert [axes.get_title() for axes in figure.axes] == ["Median", "IQM", "Mean", "Optimality gap"]
-    drawn = sorted(line.get_xdata()[0] for line in figure.axes[1].lines)
+    drawn = sorted(np.asarray(line.get_xdata())[0] for line in figure.axes[1].lines)
     assert drawn == sorted(row.statistics["iqm"].point for row in over)
-    bars = sorted((patch.get_x(), patch.get_x() + patch.get_width()) for patch in figure.axes[1].patches)
+    bars = sorted((bar.get_x(), bar.get_x() + bar.get_width()) for bar in bars_of(figure.axes[1]))
     expected = sorted((row.statistics["iqm"].low, row.statistics["iqm"].high) for row in over)
     np.testing.assert_allclose(bars, expected)
     names = [label.get_text().replace("\n", " ") for label in figure.axes[0].get_yticklabels()]
@@ -169,9 +178,9 @@ def test_games_show_means_intervals_and_encoders(made):
     figure = figures.games_figure(made, games, figures.colours(METHODS, "DQN"))
     first = figure.axes[0]
     assert first.get_title() == "Breakout"
-    widths = [patch.get_width() for patch in first.patches]
+    widths = [bar.get_width() for bar in bars_of(first)]
     assert widths == [score.mean.point for score in reversed(games) if score.env == ENVS[0]]
-    dots = [line.get_xdata() for line in first.lines if line.get_marker() == "o"]
+    dots = [np.asarray(line.get_xdata()) for line in first.lines if line.get_marker() == "o"]
     np.testing.assert_allclose(dots[-1], [1.5, 2.5, 3.5])  # the first method's three encoders
     assert "3 encoders" in texts(figure)
 
@@ -187,8 +196,8 @@ def test_curves_have_lines_bands_and_levels(made):
     figure = figures.curves_figure(made, ENVS[0], figures.colours(METHODS, "DQN"), ("Behaviour cloning",))
     (axes,) = figure.axes
     level = {"Behaviour cloning": 7.5, "DQN": 8.5}  # means of 1.5 + p + m over encoders p, and over DQN's agents
-    flat = [line for line in axes.lines if len(line.get_xdata()) == 2]
-    assert sorted(line.get_ydata()[0] for line in flat) == sorted(level.values())
+    flat = [line for line in axes.lines if len(np.asarray(line.get_xdata())) == 2]
+    assert sorted(np.asarray(line.get_ydata())[0] for line in flat) == sorted(level.values())
     assert len(axes.lines) == 8
     assert len(axes.collections) == 6
     assert axes.get_xlim() == (0, 30_000)  # not the 90,000 of the end-to-end agents
@@ -211,18 +220,18 @@ def test_profiles_and_ablations_and_scaling_say_their_runs(made, scores):
     assert [label.get_text() for label in ablation.axes[0].get_yticklabels()] == [
         textwrap.fill(METHODS[i], 26) for i in (6, 2, 1, 0)
     ]
-    assert [bar.get_width() for bar in ablation.axes[0].patches] == [
+    assert [bar.get_width() for bar in bars_of(ablation.axes[0])] == [
         bars["Median"][METHODS[i]].point for i in (6, 2, 1, 0)
     ]
     # mean return 2.5 + 6 and 12.5 + 6; random actions 0.5, DQN 8.5 and 18.5: scores of 1 in both games
     assert bars["Median"]["Random initialisation"].point == pytest.approx(1.0)
     points = [
-        summary.ScalingPoint("PVN", width, tasks, summary.Estimate(1 / (width * tasks), 0.0, 1.0))
+        summary.ScalingPoint("PVN", width, tasks, Estimate(1 / (width * tasks), 0.0, 1.0))
         for width in (1, 2)
         for tasks in (50, 10)
     ]
     scaling = figures.scaling_figure(points, "optimality gap", "3 encoders", "Note.")
-    np.testing.assert_allclose(scaling.axes[0].lines[1].get_xydata(), [[10, 1 / 20], [50, 1 / 100]])
+    np.testing.assert_allclose(np.asarray(scaling.axes[0].lines[1].get_xydata()), [[10, 1 / 20], [50, 1 / 100]])
     for figure in (profile, ablation, scaling):
         assert "3 encoders" in texts(figure)
 
@@ -241,7 +250,7 @@ def test_mds_pictures_go_from_dark_to_light(count):
     dots = panels[0].collections[1]
     np.testing.assert_array_equal(dots.get_array(), range(0, 18, 2))
     figure.draw_without_rendering()
-    dark, light = (colour[:3].sum() for colour in dots.get_facecolors()[[0, -1]])
+    dark, light = (colour[:3].sum() for colour in np.asarray(dots.get_facecolor())[[0, -1]])
     assert dark < light
     assert panels[0].get_xlabel() == "stress 0.25, smoothness 0.50"
     assert "one episode of random actions, 9 states" in texts(figure)

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from typing import Any
 
 import numpy as np
 import pytest
@@ -140,7 +141,7 @@ def test_a_damaged_evaluation_is_named(tmp_path):
 def a_study(folder, **fields):
     two_encoders(folder)
     made.run(folder / "dqn/d", ENV, [10.0, 12.0])
-    cells = [
+    cells: list[dict[str, Any]] = [
         {"env": ENV, "method": "pvn", "tasks": 50, "pretraining_seed": seed, "seeds": [0, 1],
          "encoder": f"pretrain/pvn-{seed}", "run": f"online/pvn-{seed}"}
         for seed in (0, 1)

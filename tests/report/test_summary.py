@@ -116,12 +116,14 @@ def test_a_training_curve_by_hand():
         cell("PVN", A, [1, 1], 1, curve=[[5, np.nan], [5, np.nan]]),  # 5, none
     ]
     curve = summary.training_curve(cells, 50)
+    assert curve is not None
     np.testing.assert_array_equal(curve.steps, [100, 200])
     np.testing.assert_allclose(curve.mean, [4, 6])
     assert curve.high[0] == pytest.approx(4 + 12.706 * 1.0, abs=1e-2)  # 3 and 5: standard error 1
     assert np.isnan(curve.high[1])  # one encoder alone
     assert (curve.lowest, curve.highest) == (3, 6)
     apart = summary.training_curve(cells[:1], 50, separate=True)
+    assert apart is not None
     np.testing.assert_allclose(apart.mean, [3, 6])
     assert apart.low[0] == pytest.approx(3 - 12.706, abs=1e-2)
 
@@ -129,6 +131,7 @@ def test_a_training_curve_by_hand():
 def test_a_long_curve_is_averaged_into_parts():
     long = cell("PVN", A, [1], curve=[np.arange(100.0)], steps=np.arange(10.0, 1001, 10))
     curve = summary.training_curve([long], 4)
+    assert curve is not None
     np.testing.assert_allclose(curve.steps, [250, 500, 750, 1000])
     np.testing.assert_allclose(curve.mean, [12, 37, 62, 87])
     assert np.isnan(curve.low).all()

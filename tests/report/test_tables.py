@@ -4,6 +4,7 @@ import csv
 import io
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -40,11 +41,12 @@ def paper_as_ours():
 
 def read_markdown(text):
     """Return the cells of the table in a Markdown text as another program reads them: text, and whether bold."""
-    rows = []
+    rows: list[list[tuple[str, bool]]] = []
     for token in MarkdownIt("commonmark").enable(["table", "strikethrough"]).parse(text):
         if token.type == "tr_open":
             rows.append([])
         elif token.type == "inline" and token.level > 2:
+            assert token.children is not None
             kinds = [child.type for child in token.children]
             assert set(kinds) <= {"text", "text_special", "strong_open", "strong_close"}, kinds
             rows[-1].append(("".join(child.content for child in token.children), "strong_open" in kinds))
@@ -164,7 +166,7 @@ def test_methods_that_saw_the_reward_do_not_compete():
 
 def test_the_best_row_of_a_column_and_the_best_column_of_a_row():
     rows = [(1.0, 5.0), (2.0, 2.0), (0.0, None)]
-    columns = [
+    columns: list[Column[Any]] = [
         Column("a", lambda row: row[0], best="highest"),
         Column("b", lambda row: row[1], best="lowest"),
         Column("c", lambda row: row[0]),
@@ -173,7 +175,10 @@ def test_the_best_row_of_a_column_and_the_best_column_of_a_row():
     assert marked == [[False, False, False], [True, True, False], [False, False, False]]
     apart = [[number.is_best for number in row] for row in filled(columns, rows, "xyz", ("y",))]
     assert apart == [[True, False, False], [False, False, False], [False, False, False]]
-    pair = [Column("a", lambda row: row[0], best="highest"), Column("b", lambda row: row[1], best="highest")]
+    pair: list[Column[Any]] = [
+        Column("a", lambda row: row[0], best="highest"),
+        Column("b", lambda row: row[1], best="highest"),
+    ]
     across = [[number.is_best for number in row] for row in filled(pair, rows, "xyz", (), "columns")]
     assert across == [[False, True], [True, True], [False, False]]
 

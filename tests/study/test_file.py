@@ -206,13 +206,17 @@ def test_what_a_file_does_not_say():
     assert (seeds.data, seeds.pretraining, seeds.online, seeds.dqn, seeds.pair) == ((0,), (0,), (0,), (0,), False)
     assert (study.name, study.title, study.threads, study.normalise) == ("study", "study", 1, "none")
     assert (study.widths, study.tasks) == ((None,), (None,))
+    assert study.data is not None
     assert (study.data.kind, study.data.policy) == ("collect", "random")
     assert parse("threads = 3\n" + ONLY_RANDOM).threads == 3
-    assert parse(replaced("steps = 300", "policy = 'dqn'\nstages = 5")).data.settings == {"stages": 5}
+    data = parse(replaced("steps = 300", "policy = 'dqn'\nstages = 5")).data
+    assert data is not None
+    assert data.settings == {"stages": 5}
 
 
 def test_one_game_and_one_seed_need_no_placeholder():
     study = parse(TINY.replace("steps = 300", "kind = 'minari'\nsource = ['a', 'b/{game}']"))
+    assert study.data is not None
     assert study.data.source == ("a", "b/{game}")
     assert [fill(template, "minatar/breakout", 3) for template in ("{game}/{seed}", "x")] == ["breakout/3", "x"]
 
@@ -342,9 +346,9 @@ def test_a_folder_must_hold_the_environment_that_it_is_named_for(tmp_path, monke
         UserError, match=r"^study.toml:7: data/asterix-2: a data set of minatar/asterix, expected minatar/b"
     ):
         parse(text)
-    assert parse(text.replace("minatar/breakout", "minatar/asterix")).data.checksums == {
-        "data/asterix-2": made.checksum
-    }
+    data = parse(text.replace("minatar/breakout", "minatar/asterix")).data
+    assert data is not None
+    assert data.checksums == {"data/asterix-2": made.checksum}
 
 
 def test_a_byte_order_mark_is_passed_over(tmp_path):

@@ -4,6 +4,7 @@ import json
 import logging
 import os
 import zlib
+from typing import Any
 
 import pytest
 
@@ -96,7 +97,7 @@ def test_a_damaged_line_is_named(tmp_path, line, reason):
 
 
 def test_a_history_by_hand():
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"stage": "a", "event": "start"},
         {"stage": "b", "event": "done", "seconds": 4.0},  # its start was lost
         {"stage": "a", "event": "failed", "seconds": 1.5, "cpu_seconds": 1.0, "error": "no luck"},
@@ -126,8 +127,10 @@ def test_a_plan_is_read_as_it_was_written(tmp_path):
     ]
     assert [stage.kind for stage in found.stages] == ["dqn", "evaluate"]
     assert found.cells[0].stages == [stage.id for stage in found.stages]
-    assert found.stages[1].expect.file == f"{found.cells[0].run}/evaluation.json"
-    assert (found.stages[1].expect.steps, found.stages[1].expect.seed) == (60, 0)
+    expect = found.stages[1].expect
+    assert expect is not None
+    assert expect.file == f"{found.cells[0].run}/evaluation.json"
+    assert (expect.steps, expect.seed) == (60, 0)
 
 
 @pytest.mark.parametrize(

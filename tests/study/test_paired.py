@@ -2,11 +2,14 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from protovalue.cli import main
 from protovalue.data.format import Manifest
+from protovalue.envs.registry import make
+from protovalue.evaluate.features import trajectory
 from protovalue.files import read_json
 from protovalue.report import galleries
 from protovalue.study.command import study_run
@@ -86,7 +89,7 @@ class Here:
 
 
 @pytest.fixture(scope="module")
-def out(tmp_path_factory) -> Path:
+def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("paired")
     (folder / "study.toml").write_text(STUDY)
     study_run(StudyRunConfig(folder / "study.toml", folder / "out"), Here())
@@ -94,13 +97,14 @@ def out(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def cells(out: Path) -> dict:
+def cells(out: Path) -> dict[tuple[str, int | None], dict[str, Any]]:
     """Return the cells of study.json by method and seed of the encoder."""
     return {(cell["method"], cell["pretraining_seed"]): cell for cell in read_json(out / "study.json")["cells"]}
 
 
-def config(folder: Path) -> dict:
-    return json.loads((folder / "config.json").read_bytes())["config"]
+def config(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / "config.json").read_bytes())["config"]
+    return found
 
 
 def test_encoders_learned_each_from_a_data_set_of_its_own(out, cells):
@@ -153,7 +157,6 @@ def test_evaluations_are_paired_over_methods_and_differ_between_encoders(out, ce
 
 def test_the_report_takes_them_and_says_what_differs(out, tmp_path, capsys, monkeypatch):
     report, sticky = tmp_path / "report", {}
-    trajectory, make = galleries.trajectory, galleries.make
 
     def remembered_trajectory(env, options, *rest, **more):
         sticky["played"] = options["sticky"]

@@ -40,7 +40,7 @@ def test_the_grid_is_laid_out_once():
         "collect": 1, "pretrain": 4, "online": 4, "evaluate": 5, "dqn": 1, "random-policy": 1,
     }  # fmt: skip
     assert laid_out == plan(parse(TINY), ROOT)
-    seen = set()
+    seen: set[str] = set()
     for stage in laid_out.stages:
         assert seen.issuperset(stage.needs)
         seen.add(stage.id)
@@ -162,11 +162,11 @@ def test_what_does_not_learn_from_data_is_not_repeated_for_every_data_set():
     assert (kinds.count("collect"), kinds.count("pretrain")) == (3, 2 + 3 * 2)
 
 
-def agents(text: str) -> dict[tuple[str, int], list[str]]:
+def agents(text: str) -> dict[tuple[str, int | None], list[str]]:
     """Return the seeds of the agents that each encoder's command trains, by method and seed of the encoder."""
     laid_out = plan(parse(text), ROOT)
     commands = {stage.folder: stage.command for stage in laid_out.stages if stage.kind == "online"}
-    found: dict[tuple[str, int], list[str]] = {}
+    found: dict[tuple[str, int | None], list[str]] = {}
     for cell in laid_out.cells:
         if cell.encoder:
             command = commands[cell.run]
@@ -206,7 +206,7 @@ def test_paired_encoders_learn_from_the_data_set_at_their_place():
     )
     laid_out = plan(parse(text), ROOT)
     found = [
-        (cell.method, cell.data_seed, cell.pretraining_seed, cell.seeds, cell.data.rpartition("-")[0])
+        (cell.method, cell.data_seed, cell.pretraining_seed, cell.seeds, str(cell.data).rpartition("-")[0])
         for cell in laid_out.cells
         if cell.encoder
     ]
@@ -315,7 +315,7 @@ def test_a_recorded_dqn_is_also_the_yardstick_of_its_seed(first):
     cells = [cell for cell in laid_out.cells if cell.method == "dqn"]
     assert [cell.seeds for cell in cells] == [(0,), (1,), (2,)]
     assert {cell.run for cell in cells} == {stage.folder for stage in trained}
-    assert laid_out.cells[0 if not first else 3].data.startswith("data/breakout-dqn-0-")
+    assert str(laid_out.cells[0 if not first else 3].data).startswith("data/breakout-dqn-0-")
 
 
 def test_imports_fill_in_their_templates():
@@ -399,11 +399,11 @@ def test_the_papers_comparison_is_planned_as_the_paper_made_it():
         (1, 1, (0, 1, 2)), (2, 2, (3, 4, 5)), (3, 3, (6, 7, 8)),
     ]  # fmt: skip
     for cell in pvn:
-        assert f"atari_episodes_ordered/Pong/run_{cell.data_seed}-*" in commands[cell.data]
-        assert "--threshold sgd" in commands[cell.encoder]
-        assert "--preset paper" in commands[cell.encoder]
+        assert f"atari_episodes_ordered/Pong/run_{cell.data_seed}-*" in commands[str(cell.data)]
+        assert "--threshold sgd" in commands[str(cell.encoder)]
+        assert "--preset paper" in commands[str(cell.encoder)]
     before = {stage.folder: stage.before for stage in laid_out.stages if stage.kind == "pretrain"}
-    assert before[pvn[0].encoder] == {REGRESSION: 62_500.0}  # how many states an import brings is not known
+    assert before[str(pvn[0].encoder)] == {REGRESSION: 62_500.0}  # how many states an import brings is not known
 
 
 @pytest.mark.parametrize("name", ["paper-ablations", "paper-scaling"])
@@ -413,7 +413,9 @@ def test_the_papers_other_studies_share_its_seeds_and_thresholds(name):
     assert {(cell.data_seed, cell.pretraining_seed) for cell in trained} == {(1, 1), (2, 2), (3, 3)}
     commands = {stage.folder: stage.command for stage in laid_out.stages if stage.kind == "pretrain"}
     for cell in trained:
-        assert ("sgd" in commands[cell.encoder]) == (cell.method != "pvn-hash")  # whose proportion needs no threshold
+        assert ("sgd" in commands[str(cell.encoder)]) == (
+            cell.method != "pvn-hash"
+        )  # whose proportion needs no threshold
 
 
 def test_the_clock_is_simulated():

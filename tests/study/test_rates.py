@@ -1,6 +1,7 @@
 """Estimates come from what was measured: finished stages, remembered rates, and width by multiply-adds."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,7 +28,7 @@ from tests.study.helpers import TINY, parse
 ROOT = Path("runs/x")
 
 
-def event(stage: str, what: str, seconds: float | None = None) -> dict:
+def event(stage: str, what: str, seconds: float | None = None) -> dict[str, Any]:
     return {"time": 0.0, "stage": stage, "event": what, "seconds": seconds}
 
 

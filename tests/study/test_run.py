@@ -14,6 +14,7 @@ import pytest
 from protovalue.cli import main
 from protovalue.errors import UserError
 from protovalue.files import read_json, write_json
+from protovalue.interrupt import Stop
 from protovalue.study import command
 from protovalue.study.command import _Progress, study_run
 from protovalue.study.config import StudyRunConfig
@@ -31,7 +32,7 @@ SLOWER = TINY.replace("pretraining = 2\nonline = 2", "pretraining = 1\nonline = 
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory) -> Path:
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A study that ran to its end without interruption, with a method that fails on the way."""
     folder = tmp_path_factory.mktemp("study")
     broken = folder / "broken.py"
@@ -152,7 +153,8 @@ class Rigged:
     """An engine whose jobs end with one code, at once or when they are interrupted."""
 
     def __init__(self, code: int = 0, slots: int = 1, hold: bool = False) -> None:
-        self.code, self.slots, self.hold, self.started, self.interrupts = code, slots, hold, [], 0
+        self.code, self.slots, self.hold, self.interrupts = code, slots, hold, 0
+        self.started: list[str] = []
         self._running: list[Job] = []
 
     def start(self, job: Job) -> None:
@@ -172,13 +174,9 @@ class Rigged:
         pass
 
 
-class Now:
-    requested = False
-
-
 def test_a_stage_that_claims_success_without_a_result_failed(tmp_path):
     laid_out = plan(parse(TINY), tmp_path)
-    outcome = run_stages(laid_out.stages, (), Rigged(), tmp_path, Events(tmp_path), Now(), lambda *_: None)
+    outcome = run_stages(laid_out.stages, (), Rigged(), tmp_path, Events(tmp_path), Stop(), lambda *_: None)
     data = laid_out.stages[0].id
     assert "is not complete" in outcome.failed[data]
     # what needs the data set: 4 encoders, 4 runs of agents, 4 evaluations
@@ -188,15 +186,15 @@ def test_a_stage_that_claims_success_without_a_result_failed(tmp_path):
     )
 
 
-def test_an_interruption_asks_once_and_starts_nothing_more(tmp_path):
-    laid_out, engine, stop = plan(parse(TINY), tmp_path), Rigged(130, slots=2, hold=True), Now()
+def test_an_interruption_asks_once_and_starts_nothing_more(tmp_path, monkeypatch):
+    laid_out, engine, stop = plan(parse(TINY), tmp_path), Rigged(130, slots=2, hold=True), Stop()
     start = engine.start
 
     def then_stop(job: Job) -> None:
         start(job)
-        stop.requested = True
+        stop.signal = signal.SIGINT
 
-    engine.start = then_stop
+    monkeypatch.setattr(engine, "start", then_stop)
     outcome = run_stages(laid_out.stages, (), engine, tmp_path, Events(tmp_path), stop, lambda *_: None)
     assert outcome.interrupted
     assert (len(engine.started), engine.interrupts) == (2, 1)
@@ -206,7 +204,7 @@ def test_an_interruption_asks_once_and_starts_nothing_more(tmp_path):
 
 def test_stages_start_in_the_order_of_the_plan(tmp_path):
     laid_out, engine = plan(parse(TINY), tmp_path), Rigged()
-    run_stages(laid_out.stages, (), engine, tmp_path, Events(tmp_path), Now(), lambda *_: None)
+    run_stages(laid_out.stages, (), engine, tmp_path, Events(tmp_path), Stop(), lambda *_: None)
     data, dqn = laid_out.stages[0].id, next(stage.id for stage in laid_out.stages if stage.kind == "dqn")
     assert engine.started == [data, dqn]  # all others need one of these, which do not succeed here
 
@@ -275,7 +273,7 @@ def test_more_threads_than_cores_are_warned_of(tmp_path, capsys, monkeypatch):
 def test_the_time_left_is_that_of_the_scheduler(tmp_path, monkeypatch):
     study, now = parse(TINY), [0.0]
     laid_out = plan(study, tmp_path)
-    monkeypatch.setattr(command.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
     progress = _Progress(study, laid_out, tmp_path, (), 2)
     assert progress.left((), ()) == "time left not known before a stage is done"
     times = {"collect": 10.0, "pretrain": 20.0, "online": 30.0, "evaluate": 40.0, "dqn": 200.0, "random-policy": 50.0}

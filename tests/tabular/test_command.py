@@ -9,7 +9,7 @@ import pytest
 
 from protovalue.cli import main
 from protovalue.errors import UserError
-from protovalue.tabular import command, experiments
+from protovalue.tabular import command, experiments, gridworlds
 from protovalue.tabular.config import TabularConfig
 
 PICTURES = {"protovalues", "contrast", "spectrum", "claim", "theorem", "learned"}
@@ -84,11 +84,11 @@ def test_numbers_on_the_page(quick, tmp_path: Path):
 
 @pytest.mark.parametrize(("asked", "used"), [(1, 1), (2, 1), (3, 3), (4, 3), (5, 5)])
 def test_dimensions_step_down_to_a_gap(asked, used):
-    assert experiments.exact_objects(command.gridworlds.ring(9), 0.9, asked).d == used
+    assert experiments.exact_objects(gridworlds.ring(9), 0.9, asked).d == used
 
 
 def test_contrast_shows_the_most_secluded_state_and_the_share():
-    world = command.gridworlds.chain(20)
+    world = gridworlds.chain(20)
     one, many = experiments.contrast(world, 0.9, 0.25, seed=0)
     assert np.flatnonzero(one.reward).tolist() == [0]  # both ends return most; the first counts
     assert many.reward.sum() == 5

@@ -33,9 +33,11 @@ def test_moves_of_a_corner_that_stays_at_walls():
 def test_moves_of_a_corner_that_renormalises():
     world = corner("renormalise")
     # Cell 0 has two free neighbours: an action into a wall takes either. Cells 1 and 2 can only go to 0.
-    np.testing.assert_allclose(world.transitions[0].toarray(), [[0, 0.5, 0.5], [1, 0, 0], [1, 0, 0]])  # up
+    np.testing.assert_allclose(
+        world.transitions[0].toarray(), [[0.0, 0.5, 0.5], [1.0, 0.0, 0.0], [1.0, 0.0, 0.0]]
+    )  # up
     np.testing.assert_allclose(world.transitions[1].toarray(), [[0, 1, 0], [1, 0, 0], [1, 0, 0]])  # right
-    np.testing.assert_allclose(world.random_walk.toarray(), [[0, 0.5, 0.5], [1, 0, 0], [1, 0, 0]])
+    np.testing.assert_allclose(world.random_walk.toarray(), [[0.0, 0.5, 0.5], [1.0, 0.0, 0.0], [1.0, 0.0, 0.0]])
     assert not world.symmetric
 
 
@@ -46,7 +48,7 @@ def test_four_rooms():
     assert world.walls.shape == (13, 13)
     # Rooms of 5x5, 5x6, 5x5 and 5x4 cells have 40 + 49 + 40 + 31 inner edges; each of four doors adds two.
     assert world.adjacency.sum() / 2 == 160 + 8
-    degrees = world.adjacency.sum(axis=1)
+    degrees: np.ndarray = world.adjacency.sum(axis=1)
     doors = [
         state for state, cell in enumerate(world.observations.tolist()) if cell in ([3, 6], [6, 2], [7, 9], [10, 6])
     ]
@@ -94,7 +96,7 @@ def test_random_mdp_is_a_sparse_connected_mdp(n, num_actions, branching, seed):
 def test_random_mdp_depends_on_its_generator_only():
     same = [gridworlds.random_mdp(20, np.random.default_rng(3)).random_walk.toarray() for _ in range(2)]
     other = gridworlds.random_mdp(20, np.random.default_rng(4)).random_walk.toarray()
-    np.testing.assert_array_equal(*same)
+    np.testing.assert_array_equal(same[0], same[1])
     assert (same[0] != other).any()
     assert not gridworlds.random_mdp(20, np.random.default_rng(3)).symmetric
 
