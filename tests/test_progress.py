@@ -2,10 +2,12 @@
 
 import time
 
+import pytest
+
 from protovalue.progress import ProgressBar
 
 
-def test_lines_in_a_log(monkeypatch, capsys):
+def test_lines_in_a_log(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """25 of 100 units done in 50 s: half a unit a second, 150 s left; then all in 200 s."""
     now = [1000.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
@@ -22,7 +24,9 @@ def test_lines_in_a_log(monkeypatch, capsys):
     ]
 
 
-def test_what_was_done_before_does_not_count_into_the_rate(monkeypatch, capsys):
+def test_what_was_done_before_does_not_count_into_the_rate(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     now = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     with ProgressBar("work", 4000, "steps", done=1000) as bar:
@@ -32,7 +36,9 @@ def test_what_was_done_before_does_not_count_into_the_rate(monkeypatch, capsys):
     assert capsys.readouterr().err.startswith("work: 2,000/4,000 steps, 100/s, 0:20 left\n")
 
 
-def test_without_eta_the_note_speaks_for_itself(monkeypatch, capsys):
+def test_without_eta_the_note_speaks_for_itself(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     now = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     with ProgressBar("work", 100, "%", eta=False) as bar:
@@ -41,7 +47,7 @@ def test_without_eta_the_note_speaks_for_itself(monkeypatch, capsys):
     assert capsys.readouterr().err.splitlines() == ["work: 25/100 % 3/12 stages, about 8 min left"]
 
 
-def test_quiet_is_quiet(capsys):
+def test_quiet_is_quiet(capsys: pytest.CaptureFixture[str]) -> None:
     with ProgressBar("work", 10, "units", quiet=True) as bar:
         bar.advance(10)
     assert capsys.readouterr().err == ""

@@ -35,7 +35,7 @@ def imported(source: str) -> set[str]:
     return parts - {"__version__"}
 
 
-def test_imports_follow_the_flow():
+def test_imports_follow_the_flow() -> None:
     for path in ROOT.rglob("*.py"):
         part = path.relative_to(ROOT).parts[0].removesuffix(".py")
         if part == "__init__":
@@ -58,28 +58,28 @@ def test_imports_follow_the_flow():
         "import_module(f'protovalue.online.{name}')",
     ],
 )
-def test_no_way_to_import_is_overlooked(line):
+def test_no_way_to_import_is_overlooked(line: str) -> None:
     assert imported(line) == {"online"}
 
 
-def test_tabular_stands_beside_the_deep_code():
+def test_tabular_stands_beside_the_deep_code() -> None:
     allowed = {"errors", "randomness", "files", "processes", "progress", "config", "losses", "tabular"}
     for path in (ROOT / "tabular").rglob("*.py"):
         assert imported(path.read_text()) <= allowed, path.name
 
 
-def test_every_file_says_what_lives_in_it():
+def test_every_file_says_what_lives_in_it() -> None:
     for path in ROOT.rglob("*.py"):
         assert ast.get_docstring(ast.parse(path.read_text())), path
 
 
-def test_no_public_name_hides_a_module():
+def test_no_public_name_hides_a_module() -> None:
     """`import protovalue.data` would replace a public name `data` by the module."""
     modules = {path.stem for path in ROOT.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
     assert modules.isdisjoint(protovalue.__all__)
 
 
-def test_no_reader_unpickles_or_evaluates():
+def test_no_reader_unpickles_or_evaluates() -> None:
     """Nothing in the package can turn data into code, but for what the user names: their own files and benchmarks."""
     modules = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib", "runpy", "code"}
     calls = {"eval", "exec", "compile", "__import__", "exec_module"}
@@ -100,7 +100,7 @@ def test_no_reader_unpickles_or_evaluates():
             assert not any(keyword.arg == "allow_pickle" for keyword in node.keywords), where
 
 
-def test_flags_are_written_in_one_place():
+def test_flags_are_written_in_one_place() -> None:
     for path in ROOT.rglob("*.py"):
         text = path.read_text()
         assert path == ROOT / "config.py" or not re.search(r"""replace\(["']_["'], ["']-["']\)""", text), path

@@ -1,6 +1,7 @@
 """Hash indicators against Python's own integers, which never wrap."""
 
 import json
+from typing import Any
 
 import pytest
 import torch
@@ -88,7 +89,7 @@ def test_both_widths_of_arithmetic_are_used(monkeypatch: pytest.MonkeyPatch) -> 
     # As many as it can hold: half the memory, the same hashes.
     used, product = [], torch.Tensor.__matmul__
 
-    def noted(a, b):
+    def noted(a: Any, b: Any) -> torch.Tensor:
         used.append(a.dtype)
         return product(a, b)
 

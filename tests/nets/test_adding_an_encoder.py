@@ -1,5 +1,6 @@
 """The document's encoder works as it stands: trained with options, loaded again, played on, in a study."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from tests.documents import blocks
 
 
 @pytest.fixture
-def wide(tmp_path, monkeypatch):
+def wide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     monkeypatch.chdir(tmp_path)
     ENCODERS.loaded.clear()
     code = next(block.text for block in blocks("docs/adding-an-encoder.md") if block.language == "python")
@@ -28,7 +29,7 @@ def wide(tmp_path, monkeypatch):
     ENCODERS.loaded.clear()
 
 
-def test_it_is_trained_recorded_without_a_path_and_loaded_again(wide, capsys):
+def test_it_is_trained_recorded_without_a_path_and_loaded_again(wide: Any, capsys: pytest.CaptureFixture[str]) -> None:
     common = (
         f"pretrain --data data --architecture {wide} --architecture-options depth=3 --width 2 --steps 2 --batch-size 8"
     )
@@ -62,7 +63,7 @@ def test_it_is_trained_recorded_without_a_path_and_loaded_again(wide, capsys):
     assert "holds a run with another config: architecture_options {'depth': 2}" in capsys.readouterr().err
 
 
-def test_random_initialisations_and_dqn(wide, capsys):
+def test_random_initialisations_and_dqn(wide: Any, capsys: pytest.CaptureFixture[str]) -> None:
     small = "--steps 25 --replay-min 20"
     assert main(f"online --encoder random:{wide}:1 --env minatar/breakout {small} --out online".split()) == 0
     assert main(f"dqn --env minatar/breakout --architecture {wide}:WideEncoder {small} --out dqn".split()) == 0
@@ -103,7 +104,7 @@ architecture_options = { depth = 3 }
 """
 
 
-def test_a_study_takes_it_and_a_change_of_the_file_moves_its_stages(wide):
+def test_a_study_takes_it_and_a_change_of_the_file_moves_its_stages(wide: Any) -> None:
     Path("study.toml").write_text(STUDY)
     _, _, planned = open_study(Path("study.toml"), Path("out"))
     for stage in planned.stages:
@@ -121,7 +122,7 @@ def test_a_study_takes_it_and_a_change_of_the_file_moves_its_stages(wide):
     assert {name.split("/")[0] for name in kept} == {"data"}
 
 
-def test_a_study_names_the_line_of_a_wrong_name(wide):
+def test_a_study_names_the_line_of_a_wrong_name(wide: Any) -> None:
     for old, new, line, message in (
         (
             '"deep/wide.py"\narchitecture_',

@@ -5,6 +5,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
 from torch import Tensor
@@ -69,7 +70,7 @@ def one_hot(shape: tuple[int, ...] = (1, 1, STATES)) -> FrozenEncoder:
     return FrozenEncoder(OneHot(shape), {"env_id": "gym/Corridor-v0"})
 
 
-def config(out: Path, env=CORRIDOR, **changes) -> OnlineConfig:
+def config(out: Path, env: Any = CORRIDOR, **changes: Any) -> OnlineConfig:
     settings = {
         "encoder": "rigged",
         "steps": 230,
@@ -103,11 +104,11 @@ def run(settings: OnlineConfig) -> Path:
     return train(settings, {"seeds": settings.seeds, "n": settings.n_step}, env, agent, quiet=True)
 
 
-def learned(path: Path):
+def learned(path: Path) -> Any:
     return read_checkpoint(path).tensors
 
 
-def numbers(path: Path):
+def numbers(path: Path) -> list[Any]:
     return [{k: v for k, v in row.items() if k not in ("time", "agent_steps_per_second")} for row in read_metrics(path)]
 
 
@@ -115,10 +116,10 @@ class Killed(BaseException):
     """Stands for kill -9 between two steps: nothing is written after it."""
 
 
-def killed_at(monkeypatch, steps: list[int]):
+def killed_at(monkeypatch: pytest.MonkeyPatch, steps: list[int]) -> None:
     real = Loop.act
 
-    def act(self):
+    def act(self: Any) -> None:
         real(self)
         if steps and self.step == steps[0]:
             steps.pop(0)

@@ -43,7 +43,7 @@ class Singletons(Indicator):
     name = "singletons"
     tuned_on_data = False
 
-    def __init__(self, observation_shape, num_tasks, proportion, generator) -> None:
+    def __init__(self, observation_shape: Any, num_tasks: Any, proportion: Any, generator: Any) -> None:
         super().__init__(observation_shape, num_tasks, proportion)
         self.set_thresholds(torch.ones(num_tasks))
 

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,7 +32,7 @@ SMALL: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory):
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("d")
     collect(CollectConfig("minatar/seaquest", folder / "minatar", steps=300), quiet=True)
     atari_shaped(folder / "atari")
@@ -40,7 +41,7 @@ def folders(tmp_path_factory):
 
 @pytest.mark.parametrize("kind", ["minatar", "atari"])
 @pytest.mark.parametrize("name", method_names())
-def test_on_minatar_and_on_atari(folders, tmp_path, name, kind):
+def test_on_minatar_and_on_atari(folders: Path, tmp_path: Path, name: str, kind: str) -> None:
     """Two steps with the small preset, but for the encoder and batch of the images."""
     cls, path = method_class(name), folders / kind
     training: dict[str, Any] = {} if name == "random" else {"steps": 2, "batch_size": 4, "log_every": 1}
@@ -68,7 +69,7 @@ def test_on_minatar_and_on_atari(folders, tmp_path, name, kind):
 
 
 @pytest.mark.parametrize("name", method_names())
-def test_all_start_from_the_same_encoder(folders, tmp_path, name):
+def test_all_start_from_the_same_encoder(folders: Path, tmp_path: Path, name: str) -> None:
     """The encoder as the first step finds it, by its parameters."""
     cls, data = method_class(name), open_dataset(folders / "minatar")
     config = cls.Config(out=tmp_path, seed=5, **SMALL.get(name, {}))
@@ -80,7 +81,7 @@ def test_all_start_from_the_same_encoder(folders, tmp_path, name):
 
 
 @pytest.mark.parametrize("name", [name for name in method_names() if name != "random"])
-def test_the_memory_of_a_sample_is_known(folders, tmp_path, name):
+def test_the_memory_of_a_sample_is_known(folders: Path, tmp_path: Path, name: str) -> None:
     """By the frames that it holds, in stacks of four; all else is small beside them."""
     cls, data = method_class(name), open_dataset(folders / "atari")
     config = cls.Config(out=tmp_path, architecture="nature", batch_size=3, **SMALL.get(name, {}))
@@ -102,18 +103,18 @@ def test_the_memory_of_a_sample_is_known(folders, tmp_path, name):
         (["--method"], "pvn"),  # what is missing is for the parser to say
     ],
 )
-def test_the_command_line_chooses_the_settings(args, name):
+def test_the_command_line_chooses_the_settings(args: list[Any], name: str) -> None:
     assert config_class(args) is method_class(name).Config
 
 
 @pytest.mark.parametrize("line", ["", "METHOD = 'bc'", "METHOD = dict", "METHOD = None"])
-def test_a_file_without_a_method_is_refused(tmp_path, line):
+def test_a_file_without_a_method_is_refused(tmp_path: Path, line: str) -> None:
     (tmp_path / "mine.py").write_text(line)
     with pytest.raises(UserError, match="mine.py defines no METHOD, expected a class that extends Method"):
         method_class(str(tmp_path / "mine.py"))
 
 
-def test_a_file_with_a_method(tmp_path):
+def test_a_file_with_a_method(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("from protovalue.pretrain.bc import BehaviourCloning as METHOD")
     assert method_class(str(tmp_path / "mine.py")) is method_class("bc")
     for name in ("nowhere.py", "."):

@@ -8,8 +8,9 @@ import pytest
 
 from protovalue.cli import main
 from protovalue.data.format import Manifest
+from protovalue.envs.base import Env
 from protovalue.envs.registry import make
-from protovalue.evaluate.features import trajectory
+from protovalue.evaluate.features import Trajectory, trajectory
 from protovalue.files import read_json
 from protovalue.report import galleries
 from protovalue.study.command import study_run
@@ -107,7 +108,9 @@ def config(folder: Path) -> dict[str, Any]:
     return found
 
 
-def test_encoders_learned_each_from_a_data_set_of_its_own(out, cells):
+def test_encoders_learned_each_from_a_data_set_of_its_own(
+    out: Path, cells: dict[tuple[str, int | None], dict[str, Any]]
+) -> None:
     assert set(cells) == {("pvn", 3), ("pvn", 4), ("random", 3), ("random", 4), ("dqn", None)}
     checksums = set()
     for (method, seed), data_seed in {("pvn", 3): 7, ("pvn", 4): 8, ("random", 3): 7, ("random", 4): 8}.items():
@@ -128,7 +131,9 @@ def test_encoders_learned_each_from_a_data_set_of_its_own(out, cells):
     assert len(checksums) == 2
 
 
-def test_agents_have_seeds_of_their_own_and_play_the_variant_of_their_method(out, cells):
+def test_agents_have_seeds_of_their_own_and_play_the_variant_of_their_method(
+    out: Path, cells: dict[tuple[str, int | None], dict[str, Any]]
+) -> None:
     expected = {
         ("pvn", 3): ("0-1", 0.1), ("pvn", 4): ("2-3", 0.1),
         ("random", 3): ("0-1", 0.1), ("random", 4): ("2-3", 0.1), ("dqn", None): ("0", 0.4),
@@ -142,7 +147,9 @@ def test_agents_have_seeds_of_their_own_and_play_the_variant_of_their_method(out
         assert [row["seed"] for row in played["seeds"]] == cells[key]["seeds"]
 
 
-def test_evaluations_are_paired_over_methods_and_differ_between_encoders(out, cells):
+def test_evaluations_are_paired_over_methods_and_differ_between_encoders(
+    out: Path, cells: dict[tuple[str, int | None], dict[str, Any]]
+) -> None:
     lengths = {
         key: [
             tuple(row["lengths"]) for row in json.loads((out / cell["run"] / "evaluation.json").read_bytes())["seeds"]
@@ -155,14 +162,16 @@ def test_evaluations_are_paired_over_methods_and_differ_between_encoders(out, ce
     assert lengths["dqn", None][0] != lengths["pvn", 3][0]  # the same seed, but more sticky actions
 
 
-def test_the_report_takes_them_and_says_what_differs(out, tmp_path, capsys, monkeypatch):
+def test_the_report_takes_them_and_says_what_differs(
+    out: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     report, sticky = tmp_path / "report", {}
 
-    def remembered_trajectory(env, options, *rest, **more):
+    def remembered_trajectory(env: Any, options: Any, *rest: Any, **more: Any) -> Trajectory:
         sticky["played"] = options["sticky"]
         return trajectory(env, options, *rest, **more)
 
-    def remembered_make(env, num_envs, **options):
+    def remembered_make(env: Any, num_envs: Any, **options: Any) -> Env:
         sticky["measured"] = options["sticky"]
         return make(env, num_envs, **options)
 
@@ -180,7 +189,7 @@ def test_the_report_takes_them_and_says_what_differs(out, tmp_path, capsys, monk
     assert page.count("<dt>learned from</dt>") == 2  # the random initialisation learned from nothing
 
 
-def test_nothing_is_run_again(out):
+def test_nothing_is_run_again(out: Path) -> None:
     engine = Here()
     study_run(StudyRunConfig(out.parent / "study.toml", out), engine)
     assert engine.started == []
