@@ -275,8 +275,8 @@ def test_options_are_written_as_in_toml_and_text_needs_no_quotes() -> None:
 
 def test_options_are_the_parameters_with_a_default() -> None:
     class Some:
-        def __init__(
-            self, first: Any, *, size: int = 3, share: float = 0.5, title: str | None = None, strange: complex = 1j
+        def __init__(  # type: ignore[no-untyped-def]  # a default may be all that is known of an option
+            self, first, *, size=3, share: float = 0.5, title: str | None = None, strange: complex = 1j
         ) -> None:
             pass
 
@@ -284,7 +284,9 @@ def test_options_are_the_parameters_with_a_default() -> None:
         resolve_options(Some, {}, "option", "some")
 
     class Good:
-        def __init__(self, first: Any, *, size: int = 3, share: float = 0.5, title: str | None = None) -> None:
+        def __init__(  # type: ignore[no-untyped-def]  # a default may be all that is known of an option
+            self, first, *, size=3, share: float = 0.5, title: str | None = None
+        ) -> None:
             pass
 
     assert resolve_options(Good, {"share": 1}, "option", "some") == {"size": 3, "share": 1.0, "title": None}

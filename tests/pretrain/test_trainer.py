@@ -9,6 +9,7 @@ import torch
 
 from protovalue.data.dataset import Dataset
 from protovalue.errors import UserError
+from protovalue.nets.layers import Dense
 from protovalue.pretrain.bc import BcConfig
 from protovalue.pretrain.loop import probe_of
 from protovalue.pretrain.trainer import Trainer
@@ -98,7 +99,7 @@ def test_away_from_the_cpu_a_loss_is_looked_at_when_something_is_written(
         one.save()
         with torch.no_grad():
             head = one.method.head
-            assert isinstance(head, torch.nn.Linear)
+            assert isinstance(head, Dense)
             head.weight.fill_(torch.nan)
         one.step(sample)
         one.step(sample)
