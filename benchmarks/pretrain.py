@@ -147,7 +147,7 @@ def reference_step(folder: Path) -> Callable[[], dict[str, float]]:
             values(online, obs), values(target, next_obs), indicators(obs), action, terminal, 0.99
         )
         adam.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         adam.step()
         with torch.no_grad():
             for old, new in zip(target.parameters(), online.parameters(), strict=True):

@@ -1,5 +1,6 @@
 """What several tests share: a tiny Gymnasium environment whose every frame can be computed by hand."""
 
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -34,7 +35,7 @@ class CountingEnv(gymnasium.Env[np.ndarray, np.int64]):
 
 
 @pytest.fixture(autouse=True)
-def _own_cache(tmp_path, monkeypatch) -> None:
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No test touches the user's cache."""
     monkeypatch.setenv("PROTOVALUE_CACHE", str(tmp_path / "cache"))
 
@@ -47,5 +48,5 @@ def _one_thread() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _register() -> None:
-    gymnasium.register("Counting-v0", CountingEnv)
+    gymnasium.register("Counting-v0", CountingEnv)  # type: ignore[arg-type]  # a class that takes no options
     gymnasium.register("Floats-v0", "gymnasium.envs.classic_control.cartpole:CartPoleEnv")

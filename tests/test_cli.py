@@ -2,6 +2,8 @@
 
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,11 +22,11 @@ def modules_after(code: str) -> set[str]:
 
 
 @pytest.mark.parametrize("code", ["import protovalue", "from protovalue.cli import main; main(['--help'])"])
-def test_importing_and_asking_for_help_load_nothing_heavy(code):
+def test_importing_and_asking_for_help_load_nothing_heavy(code: str) -> None:
     assert modules_after(code).isdisjoint({"torch", "numpy", "tyro", "gymnasium", "matplotlib"})
 
 
-def test_the_public_names_exist_and_come_on_demand():
+def test_the_public_names_exist_and_come_on_demand() -> None:
     import protovalue
 
     for name in protovalue.__all__:
@@ -35,29 +37,34 @@ def test_the_public_names_exist_and_come_on_demand():
 
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))
-def test_every_command_explains_itself_with_an_example_that_parses(name, capsys, monkeypatch):
+def test_every_command_explains_itself_with_an_example_that_parses(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(SystemExit):
         main([*name.split(), "--help"])
     text = " ".join(capsys.readouterr().out.split())
     assert f"Example: pvn {name}" in text
     kind = cli._load(COMMANDS[name].config)
     docstring = (kind if isinstance(kind, type) else kind([])).__doc__
+    assert docstring is not None
     example = next(line for line in docstring.splitlines() if "Example:" in line).split("Example: pvn ")[1]
-    called, load = [], cli._load
+    called, load = list[Any](), cli._load
     monkeypatch.setattr(cli, "_load", lambda where: called.append if where == COMMANDS[name].run else load(where))
     assert main(example.split()) == 0
     assert len(called) == 1
 
 
 @pytest.mark.parametrize(("flags", "expected"), [([], PRESET), (["--double"], True), (["--no-double"], False)])
-def test_a_switch_can_be_turned_off_that_a_preset_has_on(flags, expected, monkeypatch):
-    called, load = [], cli._load
+def test_a_switch_can_be_turned_off_that_a_preset_has_on(
+    flags: list[Any], expected: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    called, load = list[Any](), cli._load
     monkeypatch.setattr(cli, "_load", lambda where: called.append if where == COMMANDS["dqn"].run else load(where))
     assert main(["dqn", "--env", "minatar/asterix", "--out", "x", *flags]) == 0
     assert called[0].double is expected
 
 
-def test_overview_and_version(capsys):
+def test_overview_and_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 0
     overview = capsys.readouterr().out
     assert all(f"pvn {name}" in overview for name in COMMANDS)
@@ -84,7 +91,9 @@ def test_overview_and_version(capsys):
         ("bench nothing", "unknown benchmark 'nothing'"),
     ],
 )
-def test_a_mistake_is_one_line_and_exit_code_2(words, expected, capsys, tmp_path, monkeypatch):
+def test_a_mistake_is_one_line_and_exit_code_2(
+    words: str, expected: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(words.split()) == 2
     printed = capsys.readouterr()
@@ -95,7 +104,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(words, expected, capsys, tmp_path
     assert list(tmp_path.iterdir()) == []
 
 
-def test_debug_shows_the_traceback():
+def test_debug_shows_the_traceback() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "protovalue.cli", "data", "info", "nowhere", "--debug"], capture_output=True, text=True
     )
@@ -104,13 +113,13 @@ def test_debug_shows_the_traceback():
     assert "UserError: nowhere" in done.stderr
 
 
-def test_an_unwritable_folder_is_one_line(capsys, tmp_path):
+def test_an_unwritable_folder_is_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     assert main(["collect", "minatar/breakout", "--steps", "10", "--out", str(tmp_path / "file" / "set")]) == 2
     assert "Not a directory" in capsys.readouterr().err
 
 
-def test_a_closed_pipe_is_quiet():
+def test_a_closed_pipe_is_quiet() -> None:
     command = f"{sys.executable} -m protovalue.cli --help | head -n 1"
     done = subprocess.run(command, shell=True, capture_output=True, text=True)
     assert done.stderr == ""

@@ -53,7 +53,7 @@ tasks = 8
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A study of which every stage was run, and the names of its folders: data, pretrain, online, dqn."""
     folder = tmp_path_factory.mktemp("made")
     (folder / "study.toml").write_text(STUDY)
@@ -130,7 +130,7 @@ def command(words: str, clean: Callable[[], None] = lambda: None) -> Callable[[]
     return act
 
 
-def test_the_config_of_an_encoder(made):
+def test_the_config_of_an_encoder(made: Path) -> None:
     config = OnlineConfig(encoder=str(made / "pretrain"), out=Path("new"))
 
     def begin() -> None:
@@ -141,16 +141,16 @@ def test_the_config_of_an_encoder(made):
 
 
 @pytest.mark.parametrize("kind", ["online", "dqn"])
-def test_the_config_of_a_run_that_is_played(made, kind):
+def test_the_config_of_a_run_that_is_played(made: Path, kind: str) -> None:
     assert check(made / kind / "config.json", lambda: load_agent(made / kind, 1)[0].close(), FEW, 2) > FEW / 10
 
 
-def test_the_state_of_a_checkpoint_that_is_played(made):
+def test_the_state_of_a_checkpoint_that_is_played(made: Path) -> None:
     (checkpoint,) = (made / "dqn/checkpoints").iterdir()
     check(checkpoint / "state.json", lambda: load_agent(made / "dqn", 1)[0].close(), FEW, 3)
 
 
-def test_the_state_of_a_checkpoint_from_which_a_run_goes_on(made, tmp_path):
+def test_the_state_of_a_checkpoint_from_which_a_run_goes_on(made: Path, tmp_path: Path) -> None:
     kept, run = tmp_path / "kept", tmp_path / "run"
     words = f"online --encoder {made}/pretrain --out {run} --keep-replay --replay-min 5 --steps "
     assert main((words + "8").split()) == 0
@@ -173,7 +173,7 @@ def test_the_state_of_a_checkpoint_from_which_a_run_goes_on(made, tmp_path):
      "pretrain/encoder/config.json", "pretrain/config.json"],
 )  # fmt: skip
 @pytest.mark.parametrize("loose", [False, True])
-def test_what_a_report_reads(made, file, loose):
+def test_what_a_report_reads(made: Path, file: str, loose: bool) -> None:
     runs = [made / "online", made / "dqn"] if loose else [made / "out"]
 
     def report() -> None:
@@ -187,26 +187,31 @@ def test_what_a_report_reads(made, file, loose):
 
 
 @pytest.mark.parametrize("file", ["out/study.json", "online/done.json", "dqn/random.json"])
-def test_what_the_state_of_a_study_reads(made, file):
+def test_what_the_state_of_a_study_reads(made: Path, file: str) -> None:
     check(made / file, command(f"study status {made}/study.toml --out {made}/out"), FEW, 6)
 
 
-def test_rates_that_were_remembered(made, monkeypatch, tmp_path):
+def test_rates_that_were_remembered(made: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PROTOVALUE_CACHE", str(tmp_path))
     remember({"a rate": Rate(1.0, 2.0, "here")})
     assert remembered() == {"a rate": Rate(1.0, 2.0, "here")}
-    check(rates_file(), lambda: (remembered(), remember({"b": Rate(1.0, 2.0, "")})), 3 * FEW, 7)
+
+    def both() -> None:
+        remembered()
+        remember({"b": Rate(1.0, 2.0, "")})
+
+    check(rates_file(), both, 3 * FEW, 7)
 
 
 @pytest.mark.parametrize("name", ["theta", "target", "exp_avg", "step"])
-def test_tensors_that_do_not_fit(made, tmp_path, name, capsys):
+def test_tensors_that_do_not_fit(made: Path, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.copytree((made / "dqn").resolve(), tmp_path / "run")
     (checkpoint,) = (tmp_path / "run/checkpoints").iterdir()
     whole = load_file(checkpoint / "tensors.safetensors")
     for wrong in (None, np.zeros((2, 3), np.float32), np.zeros(0, np.float32), np.zeros((1, 1), np.int8)):
-        tensors = {**whole, f"agent.{name}": wrong}
-        if wrong is None:
-            del tensors[f"agent.{name}"]
+        tensors = {key: value for key, value in whole.items() if key != f"agent.{name}"}
+        if wrong is not None:
+            tensors[f"agent.{name}"] = wrong
         save_file(tensors, checkpoint / "tensors.safetensors")
         size, crc = size_and_crc(checkpoint / "tensors.safetensors")
         write_json(checkpoint / "state.json", {**read_json(checkpoint / "state.json"), "bytes": size, "crc32": crc})
@@ -219,7 +224,9 @@ def test_tensors_that_do_not_fit(made, tmp_path, name, capsys):
             assert "step-000000000012: damaged: it does not hold the state of such a run" in said
 
 
-def test_flipped_bytes_of_a_replay_stop_a_run_that_would_go_on(made, tmp_path, capsys):
+def test_flipped_bytes_of_a_replay_stop_a_run_that_would_go_on(
+    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     words = f"dqn --env minatar/breakout --out {tmp_path}/run --keep-replay --replay-min 5 --steps "
     assert main((words + "40").split()) == 0
     path = tmp_path / "run/replay/rewards.bin"
@@ -232,7 +239,9 @@ def test_flipped_bytes_of_a_replay_stop_a_run_that_would_go_on(made, tmp_path, c
     assert "replay/rewards.bin: damaged: the slots 0 to 39 of the seed number 0" in capsys.readouterr().err
 
 
-def test_a_state_that_no_game_can_be_in_is_named_with_its_checkpoint(made, tmp_path, capsys):
+def test_a_state_that_no_game_can_be_in_is_named_with_its_checkpoint(
+    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     words = f"dqn --env minatar/breakout --out {tmp_path}/run --keep-replay --replay-min 5 --steps "
     assert main((words + "8").split()) == 0
     (checkpoint,) = (tmp_path / "run/checkpoints").iterdir()

@@ -34,6 +34,7 @@ import torch
 from protovalue import cli
 from protovalue.cli import COMMANDS, main
 from protovalue.data.dataset import open_dataset
+from protovalue.errors import UserError
 from protovalue.flags import parse
 from protovalue.pretrain.methods import method_class, method_names
 from protovalue.registry import REGISTRIES
@@ -119,7 +120,7 @@ def _minari() -> None:
     """A data set of MinAtar's Breakout, written by Minari itself: by its id, and as a folder somewhere."""
     _pvn("collect minatar/breakout --steps 60 --out made-for-minari")
     data = open_dataset(Path("made-for-minari"))
-    space = gymnasium.spaces.Box(0, 1, data.frame_shape, np.bool_)
+    space = gymnasium.spaces.Box(0, 1, data.frame_shape, np.bool_)  # type: ignore[arg-type]  # it takes any type of numpy
     episodes = [data.episode(index) for index in range(data.num_episodes)]
     folder = write_minari("minatar/breakout/expert-v0", episodes, space, gymnasium.spaces.Discrete(data.num_actions))
     name_environment(folder, "MinAtar/Breakout-v1")
@@ -433,7 +434,7 @@ def test_commands_in_sentences_parse(document: str) -> None:
             try:
                 parse(config, f"pvn {name}", [*given, *more])
                 break
-            except cli.UserError as error:
+            except UserError as error:
                 problem = error
         else:
             raise AssertionError(f"{document}: `{shown}`: {problem}")

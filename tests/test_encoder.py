@@ -6,6 +6,7 @@ import shutil
 import struct
 import zlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,22 +16,22 @@ from safetensors.torch import load_file, save_file
 from protovalue.encoder import FrozenEncoder, load_encoder, save_encoder
 from protovalue.errors import UserError
 from protovalue.files import read_json, size_and_crc, write_json
-from protovalue.nets.encoders import make_encoder
+from protovalue.nets.encoders import Encoder, make_encoder
 
 ABOUT = {"env_id": "minatar/breakout", "env_options": {"stack": 1}, "summary": {"feature_rms": 0.5}, "more": [1]}
 
 
-def some_encoder(seed: int = 3):
+def some_encoder(seed: int = 3) -> Encoder:
     return make_encoder("minatar", (1, 10, 10, 4), 1, torch.Generator().manual_seed(seed))
 
 
 @pytest.fixture
-def folder(tmp_path) -> Path:
+def folder(tmp_path: Path) -> Path:
     save_encoder(tmp_path / "run/encoder", some_encoder(), "minatar", 1, ABOUT, ["# A card", "text"])
     return tmp_path / "run/encoder"
 
 
-def test_what_is_saved_comes_back(folder):
+def test_what_is_saved_comes_back(folder: Path) -> None:
     assert sorted(path.name for path in folder.iterdir()) == ["README.md", "config.json", "model.safetensors"]
     assert (folder / "README.md").read_text() == "# A card\ntext\n"
     original = FrozenEncoder(some_encoder(), {})
@@ -48,7 +49,7 @@ def test_what_is_saved_comes_back(folder):
     assert (fields["width"], fields["num_features"], fields["readout"]) == (1, 128, "relu")
 
 
-def test_the_readout_is_kept(tmp_path):
+def test_the_readout_is_kept(tmp_path: Path) -> None:
     made = some_encoder()
     made.readout = "projection"
     save_encoder(tmp_path, made, "minatar", 1, {}, [])
@@ -89,7 +90,7 @@ def test_the_readout_is_kept(tmp_path):
         ({"about": {"env_options": {"stack": "1"}}}, "field about.env_options: field stack: found '1'"),
     ],
 )
-def test_what_a_config_says_is_checked(folder, change, message):
+def test_what_a_config_says_is_checked(folder: Path, change: dict[str, Any], message: str) -> None:
     write_json(folder / "config.json", {**read_json(folder / "config.json"), **change})
     with pytest.raises(UserError) as error:
         load_encoder(folder)
@@ -98,11 +99,11 @@ def test_what_a_config_says_is_checked(folder, change, message):
     assert "\n" not in str(error.value)
 
 
-def test_the_largest_sizes_are_checked_without_memory_for_them(folder, monkeypatch):
+def test_the_largest_sizes_are_checked_without_memory_for_them(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A network of a terabyte is refused by its shapes; its parameters are never made."""
     real = torch.empty
 
-    def small(*size, **kwargs):
+    def small(*size: Any, **kwargs: Any) -> torch.Tensor:
         found = real(*size, **kwargs)
         assert found.device.type == "meta" or found.numel() < 1e6
         return found
@@ -116,14 +117,14 @@ def test_the_largest_sizes_are_checked_without_memory_for_them(folder, monkeypat
         load_encoder(folder)
 
 
-def put(folder: Path, tensors) -> None:
+def put(folder: Path, tensors: Any) -> None:
     """Replace the model and put its checksum right."""
     save_file(tensors, folder / "model.safetensors")
     fields = read_json(folder / "config.json")
     write_json(folder / "config.json", {**fields, "crc32": size_and_crc(folder / "model.safetensors")[1]})
 
 
-def test_a_model_of_other_tensors_is_named(folder):
+def test_a_model_of_other_tensors_is_named(folder: Path) -> None:
     whole = load_file(folder / "model.safetensors")
     put(folder, {**whole, "more": torch.zeros(2)})
     with pytest.raises(UserError, match=r"damaged: tensor more: found \[2\], expected no such tensor"):
@@ -139,7 +140,7 @@ def test_a_model_of_other_tensors_is_named(folder):
 
 
 @pytest.mark.parametrize("wild", [float("nan"), float("inf"), -float("inf")])
-def test_a_parameter_that_is_not_finite_is_named(folder, wild):
+def test_a_parameter_that_is_not_finite_is_named(folder: Path, wild: Any) -> None:
     tensors = load_file(folder / "model.safetensors")
     tensors["dense.weight"][3, 5] = wild
     save_file(tensors, folder / "model.safetensors")
@@ -149,7 +150,7 @@ def test_a_parameter_that_is_not_finite_is_named(folder, wild):
         load_encoder(folder)
 
 
-def test_a_file_that_is_no_model_is_named(folder):
+def test_a_file_that_is_no_model_is_named(folder: Path) -> None:
     (folder / "model.safetensors").write_bytes(struct.pack("<Q", 1 << 40) + b"{}")
     fields = read_json(folder / "config.json")
     write_json(folder / "config.json", {**fields, "crc32": size_and_crc(folder / "model.safetensors")[1]})
@@ -160,7 +161,7 @@ def test_a_file_that_is_no_model_is_named(folder):
         load_encoder(folder)
 
 
-def test_folders_without_an_encoder(folder, tmp_path):
+def test_folders_without_an_encoder(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=re.escape(f"{tmp_path}: no encoder here: config.json is missing")):
         load_encoder(tmp_path)
     run = folder.parent
@@ -171,7 +172,9 @@ def test_folders_without_an_encoder(folder, tmp_path):
         load_encoder(run)
 
 
-def test_saving_follows_no_link_and_leaves_nothing_behind(folder, tmp_path, monkeypatch):
+def test_saving_follows_no_link_and_leaves_nothing_behind(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "precious").write_text("precious")
     for name in ("config.json", "model.safetensors", "README.md"):
         (folder / name).unlink()
@@ -180,7 +183,7 @@ def test_saving_follows_no_link_and_leaves_nothing_behind(folder, tmp_path, monk
     assert (tmp_path / "precious").read_text() == "precious"
     assert load_encoder(folder).about == {}
 
-    def full(*_, **__):
+    def full(*_: Any, **__: Any) -> None:
         raise OSError(28, "No space left on device")
 
     before = (folder / "model.safetensors").read_bytes()

@@ -1,7 +1,9 @@
 """FeatureEnv: features in place of observations, and Stable-Baselines3's own agents on it, unchanged."""
 
-from typing import ClassVar
+from pathlib import Path
+from typing import Any, ClassVar
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -20,11 +22,11 @@ from protovalue.pretrain.spr import SprConfig
 
 
 @pytest.fixture
-def encoder():
+def encoder() -> FrozenEncoder:
     return FrozenEncoder(make_encoder("minatar", (1, 10, 10, 4), 1, torch.Generator().manual_seed(0)), {})
 
 
-def test_observations_are_features_also_at_the_end_of_an_episode(encoder):
+def test_observations_are_features_also_at_the_end_of_an_episode(encoder: FrozenEncoder) -> None:
     plain, wrapped = protovalue.make("minatar/breakout", 4), protovalue.make("minatar/breakout", 4)
     env = protovalue.FeatureEnv(wrapped, encoder, scale=0.5)
     assert env.single_observation_space == Box(0.0, np.inf, (128,), np.float32)
@@ -49,12 +51,12 @@ def test_observations_are_features_also_at_the_end_of_an_episode(encoder):
     assert ends > 3
 
 
-def test_features_are_within_the_bounds_that_are_declared(encoder, tmp_path):
+def test_features_are_within_the_bounds_that_are_declared(encoder: FrozenEncoder, tmp_path: Path) -> None:
     """Those of a ReLU are at least 0; self-predictive encoders end in a projection, which can be negative."""
     game = "minatar/breakout"
     collect(CollectConfig(game, tmp_path / "data", steps=100), quiet=True)
-    settings = {"data": (tmp_path / "data",), "out": tmp_path / "run", "steps": 1, "batch_size": 8}
-    pretrain(SprConfig(**settings), quiet=True)
+    config = SprConfig(data=(tmp_path / "data",), out=tmp_path / "run", steps=1, batch_size=8)
+    pretrain(config, quiet=True)
     for one, lowest in ((protovalue.load_encoder(tmp_path / "run"), -np.inf), (encoder, 0.0)):
         env = protovalue.FeatureEnv(protovalue.make(game, 3), one, scale=0.5)
         assert env.single_observation_space == Box(lowest, np.inf, (128,), np.float32)
@@ -65,7 +67,7 @@ def test_features_are_within_the_bounds_that_are_declared(encoder, tmp_path):
         assert env.single_observation_space.contains(env.step(np.zeros(3, int))[0][2])
 
 
-def test_an_encoder_of_another_shape_is_refused(encoder):
+def test_an_encoder_of_another_shape_is_refused(encoder: FrozenEncoder) -> None:
     with pytest.raises(UserError, match=r"found one for observations \(1, 10, 10, 4\), expected \(1, 10, 10, 7\)"):
         protovalue.FeatureEnv(protovalue.make("minatar/freeway", 2), encoder)
     with pytest.raises(UserError, match="scale: found 0, expected more than 0"):
@@ -73,11 +75,15 @@ def test_an_encoder_of_another_shape_is_refused(encoder):
 
 
 @pytest.mark.filterwarnings("default")
-def test_stable_baselines3_trains_on_it_unchanged(encoder):
+def test_stable_baselines3_trains_on_it_unchanged(encoder: FrozenEncoder) -> None:
     from stable_baselines3 import DQN, PPO
 
     env = protovalue.FeatureEnv(protovalue.make("minatar/breakout", 2, max_steps=30), encoder).to_sb3()
-    for cls, options in ((DQN, {"learning_starts": 50, "buffer_size": 500}), (PPO, {"n_steps": 64, "n_epochs": 1})):
+    kinds: list[tuple[Any, dict[str, Any]]] = [
+        (DQN, {"learning_starts": 50, "buffer_size": 500}),
+        (PPO, {"n_steps": 64, "n_epochs": 1}),
+    ]
+    for cls, options in kinds:
         agent = cls("MlpPolicy", env, policy_kwargs={"net_arch": []}, seed=0, device="cpu", **options)
         before = [p.detach().clone() for p in agent.policy.parameters()]
         agent.learn(300)
@@ -88,11 +94,13 @@ def test_stable_baselines3_trains_on_it_unchanged(encoder):
         assert set(action.tolist()) <= {0, 1, 2}
 
 
-def test_the_adapter_tells_truncation_from_termination(encoder):
+def test_the_adapter_tells_truncation_from_termination(encoder: FrozenEncoder) -> None:
     vector = protovalue.FeatureEnv(protovalue.make("minatar/breakout", 3, max_steps=4), encoder)
     env = vector.to_sb3()
     env.seed(0)
-    assert env.reset().shape == (3, 128)
+    first = env.reset()
+    assert isinstance(first, np.ndarray)
+    assert first.shape == (3, 128)
     infos = []
     for _ in range(30):
         _, _, dones, info = env.step(np.zeros(3, int))
@@ -105,20 +113,21 @@ class Scripted(VectorEnv):
     """Two environments of one-pixel frames: at step 1 the first terminates, at step 2 the second is truncated."""
 
     num_envs = 2
-    metadata: ClassVar = {"autoreset_mode": AutoresetMode.SAME_STEP}
+    # gymnasium declares it as if every instance had its own
+    metadata: ClassVar[dict[str, Any]] = {"autoreset_mode": AutoresetMode.SAME_STEP}  # type: ignore[misc]
     single_observation_space = Box(0, 255, (1, 10, 10), np.uint8)
     single_action_space = Discrete(2)
-    seeds: ClassVar[list] = []
+    seeds: ClassVar[list[Any]] = []
     t = 0
 
-    def obs(self, first, second):
+    def obs(self, first: Any, second: Any) -> np.ndarray:
         return np.stack([np.full((1, 10, 10), value, np.uint8) for value in (first, second)])
 
-    def reset(self, *, seed=None, options=None):
+    def reset(self, *, seed: Any = None, options: Any = None) -> tuple[Any, dict[str, bool]]:
         self.seeds.append(seed)
         return self.obs(1, 2), {"fresh": True}
 
-    def step(self, actions):
+    def step(self, actions: Any) -> Any:
         self.t += 1
         ended = np.array([self.t == 1, self.t == 2])
         info = {"final_obs": self.obs(30 * self.t, 40 * self.t), "_final_obs": ended} if self.t < 3 else {}
@@ -127,17 +136,17 @@ class Scripted(VectorEnv):
 
 
 @pytest.fixture
-def scripted():
+def scripted() -> tuple[FeatureEnv, FrozenEncoder]:
     made = make_encoder("minatar", (1, 10, 10), 1, torch.Generator().manual_seed(1))
     inner = FrozenEncoder(made, {})
     Scripted.seeds.clear()
     return FeatureEnv(Scripted(), inner), inner
 
 
-def test_each_step_of_a_scripted_environment(scripted):
+def test_each_step_of_a_scripted_environment(scripted: tuple[FeatureEnv, FrozenEncoder]) -> None:
     env, inner = scripted
 
-    def expected(first, second):
+    def expected(first: Any, second: Any) -> Any:
         return inner.features(Scripted().obs(first, second)).numpy()
 
     features, info = env.reset(seed=5)
@@ -148,7 +157,7 @@ def test_each_step_of_a_scripted_environment(scripted):
         np.testing.assert_allclose(features, expected(10 * t, 20 * t), rtol=1e-5, atol=1e-6)
         assert (rewards.tolist(), terminated.tolist()) == ([0.5 * t, -0.5 * t], [t == 1, False])
         assert truncated.tolist() == [False, t == 2]
-        if final is None:
+        if final is None or ended is None:
             assert info == {}
         else:
             np.testing.assert_allclose(info["final_obs"][ended], expected(final, final)[0], rtol=1e-5, atol=1e-6)
@@ -156,10 +165,11 @@ def test_each_step_of_a_scripted_environment(scripted):
             assert info["_final_obs"].tolist() == [t == 1, t == 2]
 
 
-def test_stable_baselines3_sees_the_same_steps(scripted):
+def test_stable_baselines3_sees_the_same_steps(scripted: tuple[FeatureEnv, FrozenEncoder]) -> None:
     env, inner = scripted
     adapter = env.to_sb3()
-    assert (adapter.num_envs, adapter.observation_space.shape, adapter.action_space.n) == (2, (128,), 2)
+    assert (adapter.num_envs, adapter.observation_space.shape) == (2, (128,))
+    assert adapter.action_space == Discrete(2)
     adapter.seed(7)
     adapter.reset()
     adapter.reset()
@@ -175,7 +185,7 @@ def test_stable_baselines3_sees_the_same_steps(scripted):
         np.testing.assert_allclose(info["terminal_observation"], expected, rtol=1e-5, atol=1e-6)
     assert adapter.get_attr("num_envs") == [2, 2]
     assert adapter.get_attr("num_envs", [1]) == [2]
-    assert adapter.env_is_wrapped(object) == [False, False]
+    assert adapter.env_is_wrapped(gymnasium.Wrapper) == [False, False]
     for wrong in (lambda: adapter.set_attr("t", 1), lambda: adapter.env_method("reset")):
         with pytest.raises(NotImplementedError):
             wrong()
@@ -184,24 +194,26 @@ def test_stable_baselines3_sees_the_same_steps(scripted):
     assert env.env.closed
 
 
-def test_a_single_environment_is_seeded_too(encoder):
+def test_a_single_environment_is_seeded_too(encoder: FrozenEncoder) -> None:
     adapter = protovalue.FeatureEnv(protovalue.make("minatar/breakout", 1), encoder).to_sb3()
     first = []
     for seed in (*range(8), 0):  # Breakout begins in one of two ways
         adapter.seed(seed)
-        first.append(adapter.reset().tobytes())
+        obs = adapter.reset()
+        assert isinstance(obs, np.ndarray)
+        first.append(obs.tobytes())
     assert first[0] == first[-1]
     assert len(set(first)) == 2
 
 
-def test_another_way_to_end_episodes_is_refused(scripted):
+def test_another_way_to_end_episodes_is_refused(scripted: tuple[FeatureEnv, FrozenEncoder]) -> None:
     env, _ = scripted
     env.env.metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}
     with pytest.raises(UserError, match="environment: found another autoreset mode, expected SAME_STEP, as"):
         env.to_sb3()
 
 
-def test_scales(encoder):
+def test_scales(encoder: FrozenEncoder) -> None:
     env = protovalue.make("minatar/breakout", 2)
     for scale in (0.0, -1.0, float("nan")):
         with pytest.raises(UserError, match="scale: found .*, expected more than 0"):

@@ -9,6 +9,7 @@ import signal
 import threading
 import zlib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -38,7 +39,7 @@ def names(folder: Path) -> list[str]:
     return sorted(entry.name for entry in folder.iterdir())
 
 
-def in_a_child(work) -> int:
+def in_a_child(work: Any) -> int:
     """Run something in a forked process; return its exit code."""
     child = os.fork()
     if child == 0:
@@ -53,7 +54,7 @@ def in_a_child(work) -> int:
 # Atomic writes
 
 
-def test_a_file_is_replaced_at_once(tmp_path):
+def test_a_file_is_replaced_at_once(tmp_path: Path) -> None:
     path = tmp_path / "file.json"
     path.write_bytes(b"before")
     with beside(path) as new:
@@ -67,7 +68,7 @@ def test_a_file_is_replaced_at_once(tmp_path):
     assert names(tmp_path) == ["file.json"]
 
 
-def test_what_fails_leaves_the_old_file_and_nothing_else(tmp_path):
+def test_what_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"before")
     for failure in (ValueError, KeyboardInterrupt):
@@ -78,7 +79,7 @@ def test_what_fails_leaves_the_old_file_and_nothing_else(tmp_path):
     assert names(tmp_path) == ["file"]
 
 
-def test_what_a_kill_left_is_swept_and_what_is_being_written_is_not(tmp_path):
+def test_what_a_kill_left_is_swept_and_what_is_being_written_is_not(tmp_path: Path) -> None:
     def killed() -> None:
         with beside(tmp_path / "file.json"):
             os.kill(os.getpid(), signal.SIGKILL)
@@ -93,11 +94,14 @@ def test_what_a_kill_left_is_swept_and_what_is_being_written_is_not(tmp_path):
     assert names(tmp_path) == [".new-notes.txt", "one", "two"]
 
 
-def test_two_writers_of_one_file_do_not_mix(tmp_path):
+def test_two_writers_of_one_file_do_not_mix(tmp_path: Path) -> None:
     path, contents = tmp_path / "file", [bytes([65 + i]) * 50_000 for i in range(4)]
-    threads = [
-        threading.Thread(target=lambda data=data: [write_atomic(path, data) for _ in range(10)]) for data in contents
-    ]
+
+    def write_often(data: Any) -> None:
+        for _ in range(10):
+            write_atomic(path, data)
+
+    threads = [threading.Thread(target=write_often, args=(data,)) for data in contents]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -106,10 +110,12 @@ def test_two_writers_of_one_file_do_not_mix(tmp_path):
     assert names(tmp_path) == ["file"]
 
 
-def test_a_file_that_was_swept_before_it_was_locked_is_made_again(tmp_path, monkeypatch):
-    lock, swept = fcntl.flock, []
+def test_a_file_that_was_swept_before_it_was_locked_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock, swept = fcntl.flock, list[Path]()
 
-    def sweep_first(descriptor, how):
+    def sweep_first(descriptor: Any, how: Any) -> None:
         if not swept:
             (entry,) = tmp_path.iterdir()
             entry.unlink()
@@ -125,7 +131,7 @@ def test_a_file_that_was_swept_before_it_was_locked_is_made_again(tmp_path, monk
 # Links and other things in the place of files
 
 
-def test_a_link_in_the_place_of_a_file_is_replaced_and_not_followed(tmp_path):
+def test_a_link_in_the_place_of_a_file_is_replaced_and_not_followed(tmp_path: Path) -> None:
     (tmp_path / "precious").write_text("precious")
     (tmp_path / "file").symlink_to("precious")
     write_atomic(tmp_path / "file", b"new")
@@ -135,7 +141,7 @@ def test_a_link_in_the_place_of_a_file_is_replaced_and_not_followed(tmp_path):
 
 
 @pytest.mark.parametrize("flags", [os.O_WRONLY | os.O_CREAT | os.O_APPEND, os.O_RDWR | os.O_CREAT, os.O_RDONLY])
-def test_links_are_not_opened(tmp_path, flags):
+def test_links_are_not_opened(tmp_path: Path, flags: Any) -> None:
     (tmp_path / "precious").write_text("precious")
     (tmp_path / "file").symlink_to("precious")
     (tmp_path / "other").symlink_to("nowhere")
@@ -146,7 +152,7 @@ def test_links_are_not_opened(tmp_path, flags):
 
 
 @pytest.mark.parametrize("flags", [os.O_WRONLY, os.O_RDWR, os.O_RDONLY])
-def test_pipes_and_folders_are_not_opened_and_nobody_waits_for_them(tmp_path, flags):
+def test_pipes_and_folders_are_not_opened_and_nobody_waits_for_them(tmp_path: Path, flags: Any) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "folder").mkdir()
     for name in ("pipe", "folder"):
@@ -161,7 +167,7 @@ def test_pipes_and_folders_are_not_opened_and_nobody_waits_for_them(tmp_path, fl
         size_and_crc(tmp_path / "pipe")
 
 
-def test_a_new_file_must_be_new(tmp_path):
+def test_a_new_file_must_be_new(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("here")
     with pytest.raises(FileExistsError):
         open_file(tmp_path / "file", os.O_WRONLY | os.O_CREAT | os.O_EXCL)
@@ -169,7 +175,7 @@ def test_a_new_file_must_be_new(tmp_path):
     assert (tmp_path / "other").stat().st_mode & 0o777 == 0o644
 
 
-def test_a_folder_of_ours_is_no_link(tmp_path):
+def test_a_folder_of_ours_is_no_link(tmp_path: Path) -> None:
     make_folder(tmp_path / "a/b")
     make_folder(tmp_path / "a/b")
     assert (tmp_path / "a/b").is_dir()
@@ -183,7 +189,7 @@ def test_a_folder_of_ours_is_no_link(tmp_path):
 # JSON
 
 
-def test_json_has_the_checksum_that_the_format_says(tmp_path):
+def test_json_has_the_checksum_that_the_format_says(tmp_path: Path) -> None:
     fields = {"b": [1, 2.5, None], "a": "\u00fc"}
     write_json(tmp_path / "x.json", fields)
     stored = json.loads((tmp_path / "x.json").read_text())
@@ -206,7 +212,7 @@ def test_json_has_the_checksum_that_the_format_says(tmp_path):
         (b'{"a": ' + b"9" * 5000 + b"}", "not JSON"),
     ],
 )
-def test_damaged_json_is_one_line(tmp_path, data, message):
+def test_damaged_json_is_one_line(tmp_path: Path, data: bytes, message: str) -> None:
     path = tmp_path / "x.json"
     path.write_bytes(data)
     with pytest.raises(UserError) as error:
@@ -216,7 +222,7 @@ def test_damaged_json_is_one_line(tmp_path, data, message):
     assert "\n" not in str(error.value)
 
 
-def test_a_file_that_is_far_too_large_is_not_read(tmp_path):
+def test_a_file_that_is_far_too_large_is_not_read(tmp_path: Path) -> None:
     path = tmp_path / "x.json"
     with path.open("wb") as file:
         file.truncate((1 << 26) + 1)
@@ -229,18 +235,19 @@ def test_a_file_that_is_far_too_large_is_not_read(tmp_path):
 # Lines of JSON
 
 
-def anything(row) -> str:
+def anything(row: Any) -> str:
     return ""
 
 
-def test_a_line_ends_in_the_checksum_of_the_rest():
+def test_a_line_ends_in_the_checksum_of_the_rest() -> None:
     text = '{"step": 3, "x": 0.1, "name": "\\u00fc"}'
     line = json_line({"step": 3, "x": 0.1, "name": "\u00fc"})
     assert line == f'{text[:-1]}, "crc32": {zlib.crc32(text.encode())}}}\n'.encode()
 
 
-def test_lines_come_back(tmp_path):
-    path, rows = tmp_path / "x.jsonl", [{"a": 1}, {"b": [None, 1e-300, -0.0]}, {"c": "\n\r\u2028"}]
+def test_lines_come_back(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    rows: list[dict[str, Any]] = [{"a": 1}, {"b": [None, 1e-300, -0.0]}, {"c": "\n\r\u2028"}]
     path.write_bytes(b"".join(map(json_line, rows)) + b'{"without": "a checksum"}\n')
     found = read_lines(path, anything)
     assert found.rows == [*rows, {"without": "a checksum"}]
@@ -248,12 +255,12 @@ def test_lines_come_back(tmp_path):
     assert (found.wrong, found.damage, found.cut_short) == ([], "", False)
 
 
-def test_a_file_that_is_not_there_has_no_lines(tmp_path):
+def test_a_file_that_is_not_there_has_no_lines(tmp_path: Path) -> None:
     found = read_lines(tmp_path / "x.jsonl", anything)
     assert (found.rows, found.raw, found.whole, found.damage, found.cut_short) == ([], [], b"", "", False)
 
 
-def test_bad_lines_are_left_out_and_named(tmp_path):
+def test_bad_lines_are_left_out_and_named(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     good = json_line({"a": 1})
     flipped = json_line({"a": 7}).replace(b"7", b"8", 1)
@@ -290,7 +297,7 @@ def test_bad_lines_are_left_out_and_named(tmp_path):
 # Sizes, checksums, errors
 
 
-def test_size_and_checksum_of_more_than_one_block(tmp_path, monkeypatch):
+def test_size_and_checksum_of_more_than_one_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = bytes(range(256)) * 5000  # 1.28 MB
     (tmp_path / "x").write_bytes(data)
     synced = []
@@ -303,7 +310,7 @@ def test_size_and_checksum_of_more_than_one_block(tmp_path, monkeypatch):
     assert synced == [str(tmp_path / "x")]
 
 
-def test_what_is_written_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
+def test_what_is_written_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced = []
     monkeypatch.setattr(
         os, "fsync", lambda descriptor: synced.append(str(Path(f"/proc/self/fd/{descriptor}").readlink()))
@@ -314,7 +321,7 @@ def test_what_is_written_is_on_the_disk_before_it_has_its_name(tmp_path, monkeyp
     assert folder == str(tmp_path)  # the name itself
 
 
-def test_a_file_is_cut_or_grows_and_a_link_does_not(tmp_path):
+def test_a_file_is_cut_or_grows_and_a_link_does_not(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(b"abcdef")
     truncate(tmp_path / "x", 2)
     assert (tmp_path / "x").read_bytes() == b"ab"
@@ -333,7 +340,7 @@ def test_a_file_is_cut_or_grows_and_a_link_does_not(tmp_path):
     refuse_links(tmp_path)
 
 
-def test_no_descriptor_is_left_open(tmp_path):
+def test_no_descriptor_is_left_open(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     before = names(Path("/proc/self/fd"))
     write_json(tmp_path / "x.json", {})
@@ -350,10 +357,12 @@ def test_no_descriptor_is_left_open(tmp_path):
     assert names(Path("/proc/self/fd")) == before
 
 
-def test_all_is_written_even_if_the_system_takes_a_little_at_a_time(tmp_path, monkeypatch):
+def test_all_is_written_even_if_the_system_takes_a_little_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write, taken = os.write, []
 
-    def a_little(descriptor, data):
+    def a_little(descriptor: Any, data: Any) -> int:
         taken.append(min(len(data), 3))
         return write(descriptor, bytes(data[:3]))
 
@@ -365,7 +374,7 @@ def test_all_is_written_even_if_the_system_takes_a_little_at_a_time(tmp_path, mo
     assert (tmp_path / "x").read_bytes() == b"0123456789"
 
 
-def test_an_error_names_the_file(tmp_path):
+def test_an_error_names_the_file(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="No space left on device: '/some/file'"), naming(Path("/some/file")):
         raise OSError(28, "No space left on device")
     with pytest.raises(OSError, match="'/other'"), naming(Path("/some/file")):
@@ -381,7 +390,7 @@ def limited(size: int) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
 
 
-def test_a_full_disk_names_the_file_and_leaves_the_old_one(tmp_path):
+def test_a_full_disk_names_the_file_and_leaves_the_old_one(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"before")
 
@@ -398,7 +407,7 @@ def test_a_full_disk_names_the_file_and_leaves_the_old_one(tmp_path):
     assert names(tmp_path) == ["file"]
 
 
-def test_a_folder_in_the_place_of_the_file_is_named(tmp_path):
+def test_a_folder_in_the_place_of_the_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").mkdir()
     with pytest.raises(OSError, match="directory: '.*/file'"):
         write_atomic(tmp_path / "file", b"x")
@@ -410,7 +419,7 @@ def test_a_folder_in_the_place_of_the_file_is_named(tmp_path):
 # Locks
 
 
-def test_a_lock_has_one_holder_whose_number_it_tells(tmp_path):
+def test_a_lock_has_one_holder_whose_number_it_tells(tmp_path: Path) -> None:
     assert not locked(tmp_path)
     with FolderLock(tmp_path):
         assert (tmp_path / "lock").read_text() == str(os.getpid())
@@ -421,9 +430,9 @@ def test_a_lock_has_one_holder_whose_number_it_tells(tmp_path):
     FolderLock(tmp_path).release()
 
 
-def test_one_can_wait_for_a_lock(tmp_path):
+def test_one_can_wait_for_a_lock(tmp_path: Path) -> None:
     lock = FolderLock(tmp_path)
-    order = []
+    order: list[Any] = []
     waiting = threading.Thread(target=lambda: order.append(FolderLock(tmp_path, wait=True)))
     waiting.start()
     order.append("released")
@@ -433,7 +442,7 @@ def test_one_can_wait_for_a_lock(tmp_path):
     order[1].release()
 
 
-def test_a_lock_is_no_link_and_no_file_of_another_kind(tmp_path):
+def test_a_lock_is_no_link_and_no_file_of_another_kind(tmp_path: Path) -> None:
     (tmp_path / "precious").write_text("precious")
     (tmp_path / "lock").symlink_to("precious")
     with pytest.raises(UserError, match="lock: found a symbolic link"):
@@ -454,7 +463,7 @@ def test_a_lock_is_no_link_and_no_file_of_another_kind(tmp_path):
         assert (tmp_path / "lock").read_text() == str(os.getpid())
 
 
-def test_a_lock_on_a_full_disk_names_its_file(tmp_path):
+def test_a_lock_on_a_full_disk_names_its_file(tmp_path: Path) -> None:
     def lock() -> int:
         limited(0)
         before = len(names(Path("/proc/self/fd")))

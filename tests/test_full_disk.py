@@ -42,7 +42,7 @@ def run_limited(words: str, size: int, log: Path) -> int:
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     import protovalue.report.command  # noqa: F401, as what it imports makes files of its own
 
@@ -69,7 +69,7 @@ def made(tmp_path_factory):
     ],
     ids=lambda words: words.split()[0],
 )
-def test_a_full_disk_is_one_line_and_the_same_command_goes_on(made, tmp_path, words):
+def test_a_full_disk_is_one_line_and_the_same_command_goes_on(made: Path, tmp_path: Path, words: str) -> None:
     words = words.format(made=made, out=tmp_path / "out")
     codes = []
     for size in SIZES:

@@ -10,6 +10,7 @@ import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -75,7 +76,7 @@ class Child:
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     folder = tmp_path_factory.mktemp("made")
     assert main(f"collect minatar/breakout --steps 64 --num-envs 2 --out {folder}/data".split()) == 0
@@ -97,7 +98,7 @@ def lines(path: Path) -> int:
         "dqn --env minatar/breakout --replay-min 5 --epsilon-steps 10",
     ],
 )
-def test_training_writes_a_checkpoint_of_the_step_where_it_was(made, tmp_path, words):
+def test_training_writes_a_checkpoint_of_the_step_where_it_was(made: Path, tmp_path: Path, words: str) -> None:
     out = tmp_path / "run"
     words = words.format(made=made) + f" --out {out} --log-every 1 --checkpoint-every 900000 --steps "
     Child(tmp_path, words + "900001").end(signal.SIGTERM, lambda: lines(out / "metrics.jsonl") >= 3)
@@ -115,10 +116,12 @@ def test_training_writes_a_checkpoint_of_the_step_where_it_was(made, tmp_path, w
         "online --encoder random:minatar:1 --env minatar/breakout --replay-min 5",
     ],
 )
-def test_wherever_in_a_step_the_signal_comes_there_is_a_checkpoint(made, tmp_path, monkeypatch, words, target, name):
+def test_wherever_in_a_step_the_signal_comes_there_is_a_checkpoint(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str, target: Any, name: str
+) -> None:
     before, calls = getattr(target, name), []
 
-    def then_signal(*args):
+    def then_signal(*args: Any) -> None:
         before(*args)
         calls.append(1)
         if len(calls) == 3:
@@ -131,7 +134,7 @@ def test_wherever_in_a_step_the_signal_comes_there_is_a_checkpoint(made, tmp_pat
     assert read_checkpoint(out).step in (3, 4)
 
 
-def test_collecting_keeps_every_transition(tmp_path):
+def test_collecting_keeps_every_transition(tmp_path: Path) -> None:
     out = tmp_path / "data"
     words = f"collect minatar/breakout --num-envs 2 --out {out} --steps "
     Child(tmp_path, words + "90000000").end(signal.SIGTERM, lambda: (out / "episodes.bin").exists() and size(out) > 640)
@@ -144,7 +147,7 @@ def size(out: Path) -> int:
     return (out / "episodes.bin").stat().st_size
 
 
-def test_recording_a_dqn_ends_with_its_checkpoint(tmp_path):
+def test_recording_a_dqn_ends_with_its_checkpoint(tmp_path: Path) -> None:
     out = tmp_path / "data"
     words = f"collect minatar/breakout --policy dqn --steps 900000 --out {out}"
     wait = tmp_path / "data-agent"
@@ -158,7 +161,7 @@ def marking(target: object, name: str, mark: Path) -> Callable[[], None]:
     def patch() -> None:
         before = getattr(target, name)
 
-        def marked(*args, **kwargs):
+        def marked(*args: Any, **kwargs: Any) -> Any:
             mark.touch()
             return before(*args, **kwargs)
 
@@ -167,7 +170,7 @@ def marking(target: object, name: str, mark: Path) -> Callable[[], None]:
     return patch
 
 
-def test_evaluating_leaves_what_was_there(made, tmp_path):
+def test_evaluating_leaves_what_was_there(made: Path, tmp_path: Path) -> None:
     before = (made / "online/evaluation.json").read_bytes()
     mark = tmp_path / "mark"
     words = f"evaluate {made}/online --episodes 900000"
@@ -176,7 +179,7 @@ def test_evaluating_leaves_what_was_there(made, tmp_path):
     assert not list(made.rglob(".new-*"))
 
 
-def test_reporting_ends(made, tmp_path):
+def test_reporting_ends(made: Path, tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     words = f"report {made}/online --out {tmp_path}/page --draws 100000"
     Child(tmp_path, words, marking(summary, "over_games", mark)).end(signal.SIGTERM, mark.exists)
@@ -184,7 +187,7 @@ def test_reporting_ends(made, tmp_path):
 
 
 @BOTH
-def test_importing_ends_with_its_workers(tmp_path, number):
+def test_importing_ends_with_its_workers(tmp_path: Path, number: Any) -> None:
     """A signal to every process, as a terminal and a cluster send it, while the workers are still starting."""
     rng = np.random.default_rng(0)
     episodes = write_atari(tmp_path / "episodes", [atari_episode(3, rng) for _ in range(8)])
@@ -225,7 +228,7 @@ sys.exit(cli.main(["slow"]))
 
 
 @BOTH
-def test_a_signal_while_modules_are_imported_is_one_line(tmp_path, number):
+def test_a_signal_while_modules_are_imported_is_one_line(tmp_path: Path, number: Any) -> None:
     (tmp_path / "slow.py").write_text(SLOW)
     mark = tmp_path / "mark"
     process = subprocess.Popen(
@@ -237,7 +240,7 @@ def test_a_signal_while_modules_are_imported_is_one_line(tmp_path, number):
     assert (process.returncode, said) == (128 + number, LINES[number] + "\n")
 
 
-def test_a_second_ctrl_c_interrupts_at_once_but_a_second_sigterm_does_not():
+def test_a_second_ctrl_c_interrupts_at_once_but_a_second_sigterm_does_not() -> None:
     with stop_on_interrupt() as stop:
         assert not stop.requested
         signal.raise_signal(signal.SIGTERM)
@@ -254,7 +257,7 @@ def test_a_second_ctrl_c_interrupts_at_once_but_a_second_sigterm_does_not():
             signal.raise_signal(signal.SIGINT)
 
 
-def test_handlers_are_put_back_and_an_ignored_signal_stays_ignored():
+def test_handlers_are_put_back_and_an_ignored_signal_stays_ignored() -> None:
     before = [signal.getsignal(number) for number in LINES]
     for context in (stop_on_interrupt, raised):
         with context():
@@ -269,10 +272,10 @@ def test_handlers_are_put_back_and_an_ignored_signal_stays_ignored():
         signal.signal(signal.SIGINT, before[0])
 
 
-def test_in_another_thread_signals_are_left_alone():
+def test_in_another_thread_signals_are_left_alone() -> None:
     seen = []
 
-    def work():
+    def work() -> None:
         with stop_on_interrupt() as stop, raised():
             seen.append(stop.requested)
 
@@ -292,7 +295,7 @@ log_every = 20
 """
 
 
-def test_a_study_tells_its_workers_and_waits_for_them(tmp_path):
+def test_a_study_tells_its_workers_and_waits_for_them(tmp_path: Path) -> None:
     """SIGTERM to every process, as a cluster sends it."""
     (tmp_path / "study.toml").write_text(STUDY)
     out = tmp_path / "out"
@@ -334,7 +337,7 @@ if __name__ == "__main__":
 SERVER = "import os, pathlib, time; pathlib.Path(os.environ['MARK']).touch(); time.sleep(0.3)"
 
 
-def test_ctrl_c_while_the_workers_server_starts_is_for_the_study_alone(tmp_path):
+def test_ctrl_c_while_the_workers_server_starts_is_for_the_study_alone(tmp_path: Path) -> None:
     (tmp_path / "slow_server.py").write_text(SERVER)
     (tmp_path / "run.py").write_text(ENGINE)
     mark = tmp_path / "mark"

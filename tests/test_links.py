@@ -50,7 +50,7 @@ def check(like: Path, tmp_path: Path, command: Callable[[Path], str]) -> set[str
     return refused
 
 
-def test_an_online_run_that_goes_on(tmp_path, capsys):
+def test_an_online_run_that_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def words(out: Path, steps: int = 12) -> str:
         small = "--env minatar/breakout --replay-min 5 --keep-replay --checkpoint-every 6"
         return f"online --encoder random:minatar:1 {small} --steps {steps} --out {out}"
@@ -63,7 +63,7 @@ def test_an_online_run_that_goes_on(tmp_path, capsys):
     }  # fmt: skip
 
 
-def test_a_replay_that_is_mapped(tmp_path, capsys):
+def test_a_replay_that_is_mapped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out, replay = tmp_path / "run", tmp_path / "replay"
     words = f"dqn --env minatar/breakout --replay-min 5 --keep-replay --out {out} --replay-dir {replay} --steps "
     assert main((words + "9").split()) == 0
@@ -79,7 +79,7 @@ def test_a_replay_that_is_mapped(tmp_path, capsys):
         assert name == "owner.txt" or f"{name}: found a symbolic link" in capsys.readouterr().err
 
 
-def test_pretraining_and_its_encoder(tmp_path, capsys):
+def test_pretraining_and_its_encoder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(f"collect minatar/breakout --steps 64 --num-envs 2 --out {tmp_path}/data".split()) == 0
 
     def words(out: Path, steps: int = 3) -> str:
@@ -90,7 +90,7 @@ def test_pretraining_and_its_encoder(tmp_path, capsys):
     assert {"lock", "checkpoints", "events", "encoder"} <= check(tmp_path / "run", tmp_path, words)
 
 
-def test_collecting_that_goes_on(tmp_path, capsys):
+def test_collecting_that_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def words(out: Path, steps: int = 90) -> str:
         return f"collect minatar/breakout --steps {steps} --num-envs 2 --out {out}"
 
@@ -99,7 +99,7 @@ def test_collecting_that_goes_on(tmp_path, capsys):
     assert check(tmp_path / "data", tmp_path, words) == {"lock", *bins}
 
 
-def test_evaluations_films_and_pictures(tmp_path, capsys):
+def test_evaluations_films_and_pictures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     small = "--env minatar/breakout --steps 9 --replay-min 5"
     assert main(f"online --encoder random:minatar:1 {small} --out {tmp_path}/run".split()) == 0
     assert main(f"collect minatar/breakout --steps 20 --num-envs 2 --out {tmp_path}/data".split()) == 0
@@ -117,7 +117,7 @@ def test_evaluations_films_and_pictures(tmp_path, capsys):
         assert (tmp_path / name).stat().st_size > 100
 
 
-def test_a_report_and_a_page_of_theory(tmp_path, capsys):
+def test_a_report_and_a_page_of_theory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     small = "--env minatar/breakout --steps 9 --replay-min 5"
     assert main(f"online --encoder random:minatar:1 {small} --out {tmp_path}/run".split()) == 0
     assert main(f"evaluate {tmp_path}/run --episodes 1".split()) == 0
@@ -139,7 +139,7 @@ def test_a_report_and_a_page_of_theory(tmp_path, capsys):
     assert set(contents(tmp_path / "precious").values()) == {b"precious"}
 
 
-def test_what_a_study_writes(tmp_path):
+def test_what_a_study_writes(tmp_path: Path) -> None:
     (tmp_path / "precious").write_text("precious")
     for name in ("workers", "events.jsonl"):
         (tmp_path / name).symlink_to(tmp_path / "precious")

@@ -2,6 +2,8 @@
 
 import inspect
 import math
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,12 +32,12 @@ ACTION = torch.tensor([2, 0])
 TERMINAL = torch.tensor([False, True])
 
 
-def test_what_is_backed_up():
+def test_what_is_backed_up() -> None:
     assert backed_up(NEXT[0], "mean").tolist() == [3, 3]
     assert backed_up(NEXT, "max").tolist() == [[6, 5], [9, 8]]
 
 
-def test_td_loss():
+def test_td_loss() -> None:
     # Targets 1 + .5 * 2 = 2 and 0 + .5 * 4 = 2, and at the terminal 1 and 0.
     loss, error = td_loss(
         prediction=torch.tensor([[1.0, 2.0], [4.0, 1.0]]),
@@ -48,34 +50,35 @@ def test_td_loss():
     assert loss.item() == (1 + 0 + 9 + 1) / 4
 
 
-def test_no_gradient_flows_into_what_is_backed_up():
+def test_no_gradient_flows_into_what_is_backed_up() -> None:
     prediction, next_value = torch.ones(1, 1, requires_grad=True), torch.ones(1, 1, requires_grad=True)
     loss, _ = td_loss(prediction, next_value, torch.zeros(1, 1), torch.tensor([False]), 0.9)
     loss.backward()
     assert next_value.grad is None
+    assert prediction.grad is not None
     assert prediction.grad.item() == pytest.approx(2 * (1 - 0.9))
 
 
-def test_mean_backup():
+def test_mean_backup() -> None:
     # Transition 0, action 2: targets 1 + .5 * 3 = 2.5 and 0 + .5 * 3 = 1.5 against 3 and 4: errors -.5 and -2.5.
     # Transition 1 is terminal, action 0: targets 0 and 1 against 5 and 1: errors -5 and 0.
     loss = successor_measure_loss(PSI, NEXT, REWARD, ACTION, TERMINAL, gamma=0.5)
     assert loss.item() == pytest.approx((0.25 + 6.25 + 25 + 0) / 4)
 
 
-def test_max_backup():
+def test_max_backup() -> None:
     # Transition 0: targets 1 + .5 * 6 = 4 and 0 + .5 * 5 = 2.5 against 3 and 4: errors 1 and -1.5.
     loss = successor_measure_loss(PSI, NEXT, REWARD, ACTION, TERMINAL, gamma=0.5, backup="max")
     assert loss.item() == pytest.approx((1 + 2.25 + 25 + 0) / 4)
 
 
-def test_without_discount_only_the_reward_counts():
+def test_without_discount_only_the_reward_counts() -> None:
     # Targets are the rewards: errors 1 - 3, 0 - 4, 0 - 5, 1 - 1.
     loss = successor_measure_loss(PSI, NEXT, REWARD.float(), ACTION, TERMINAL, gamma=0.0)
     assert loss.item() == pytest.approx((4 + 16 + 25 + 0) / 4)
 
 
-def test_gradient_flows_into_the_taken_action_only():
+def test_gradient_flows_into_the_taken_action_only() -> None:
     psi = PSI.clone().requires_grad_()
     target = NEXT.clone().requires_grad_()
     successor_measure_loss(psi, target, REWARD, ACTION, TERMINAL, gamma=0.5).backward()
@@ -86,12 +89,12 @@ def test_gradient_flows_into_the_taken_action_only():
     torch.testing.assert_close(psi.grad, expected)
 
 
-def test_unknown_backup_is_refused():
+def test_unknown_backup_is_refused() -> None:
     with pytest.raises(ValueError, match="'sum', expected 'mean' or 'max'"):
         successor_measure_loss(PSI, NEXT, REWARD, ACTION, TERMINAL, 0.5, backup="sum")  # type: ignore[arg-type]
 
 
-def test_q_target():
+def test_q_target() -> None:
     target_next = torch.tensor([[1.0, 5.0], [2.0, 3.0]])
     online_next = torch.tensor([[9.0, 0.0], [0.0, 9.0]])
     reward, discount = torch.tensor([0.5, -1.0]), torch.tensor([0.9, 0.0])
@@ -100,20 +103,20 @@ def test_q_target():
     torch.testing.assert_close(q_target(reward, discount, target_next, online_next), torch.tensor([1.4, -1.0]))
 
 
-def test_no_gradient_flows_into_the_target():
-    parts = [torch.ones(2, requires_grad=True), torch.ones(2), torch.ones(2, 3, requires_grad=True)]
+def test_no_gradient_flows_into_the_target() -> None:
+    parts = (torch.ones(2, requires_grad=True), torch.ones(2), torch.ones(2, 3, requires_grad=True))
     assert not q_target(*parts).requires_grad
     assert not q_target(*parts, torch.ones(2, 3, requires_grad=True)).requires_grad
 
 
-def test_squared_and_huber_loss():
+def test_squared_and_huber_loss() -> None:
     prediction, target = torch.tensor([0.0, 0.0, 0.0]), torch.tensor([0.5, -1.0, 3.0])
     torch.testing.assert_close(q_loss(prediction, target), torch.tensor([0.25, 1.0, 9.0]))
     torch.testing.assert_close(q_loss(prediction, target, huber=True), torch.tensor([0.125, 0.5, 2.5]))
 
 
 @pytest.mark.parametrize("huber", [False, True])
-def test_the_slope_is_the_loss_s_derivative(huber):
+def test_the_slope_is_the_loss_s_derivative(huber: bool) -> None:
     prediction, target = torch.tensor([0.0, 0.0, 0.0], requires_grad=True), torch.tensor([0.5, -1.5, 3.0])
     (expected,) = torch.autograd.grad(q_loss(prediction, target, huber).sum(), prediction)
     torch.testing.assert_close(q_loss_slope(prediction.detach(), target, huber), expected)
@@ -121,7 +124,7 @@ def test_the_slope_is_the_loss_s_derivative(huber):
     assert q_loss_slope(prediction.detach(), target).tolist() == [-1.0, 3.0, -6.0]
 
 
-def test_categorical_target():
+def test_categorical_target() -> None:
     support = torch.tensor([-1.0, 0.0, 1.0])
     probability = torch.tensor([[0.2, 0.3, 0.5], [0.2, 0.3, 0.5], [0.2, 0.3, 0.5]])
     # r .5, discount .5: atoms go to 0, .5, 1: .2 stays on 0, .3 is halved between 0 and 1, .5 is on 1.
@@ -136,21 +139,21 @@ def test_categorical_target():
     torch.testing.assert_close(found, torch.tensor([[0.4 * 0.8 + 0.6 * 0.4, 0.4 * 0.2 + 0.6 * 0.6, 0.0, 0.0]]))
 
 
-def test_categorical_loss():
+def test_categorical_loss() -> None:
     logits = torch.log(torch.tensor([[0.5, 0.25, 0.25]])) + 7.0  # a constant changes nothing
     target = torch.tensor([[0.5, 0.5, 0.0]])
     expected = -(0.5 * torch.tensor(0.5).log() + 0.5 * torch.tensor(0.25).log())
     torch.testing.assert_close(categorical_loss(logits, target), expected[None])
 
 
-def test_cloning_loss():
+def test_cloning_loss() -> None:
     """Softmax of (log 1, log 2, log 5) is (1, 2, 5) / 8; equal scores are -log(1/3) whatever the action."""
     scores = torch.tensor([[0.0, math.log(2), math.log(5)], [7.0, 7.0, 7.0]])
     loss = cloning_loss(scores, torch.tensor([1, 2]))
     assert loss.tolist() == pytest.approx([math.log(4), math.log(3)])
 
 
-def test_graph_drawing_loss():
+def test_graph_drawing_loss() -> None:
     """Two states, d = 2. Attraction: 1/2 of the mean of |(1, -2)|^2 = 5 and |(2, 0)|^2 = 4, so 9/4.
 
     Repulsion: the product of the two is 1 * 3 + 2 * 0 = 3, its square 9; the norms' squares are 5 and 9: 9 - 14 + 2.
@@ -161,7 +164,7 @@ def test_graph_drawing_loss():
     assert repulsion.item() == 9 - 14 + 2
 
 
-def test_repulsion_is_zero_for_orthonormal_functions_and_unbiased():
+def test_repulsion_is_zero_for_orthonormal_functions_and_unbiased() -> None:
     """Over all ordered pairs of a small population, the mean is sum_jk (E f_j f_k - [j = k])^2 by definition."""
     f = np.random.default_rng(0).normal(size=(6, 3))
     pairs = [(a, b) for a in range(6) for b in range(6)]  # independent draws: a state may meet itself
@@ -173,13 +176,13 @@ def test_repulsion_is_zero_for_orthonormal_functions_and_unbiased():
     assert np.mean([graph_drawing_loss(batch, batch)[1].item() for batch in batches]) == pytest.approx(0, abs=1e-12)
 
 
-def test_repulsion_of_a_larger_batch_is_the_mean_over_its_pairs():
+def test_repulsion_of_a_larger_batch_is_the_mean_over_its_pairs() -> None:
     f = torch.tensor(np.random.default_rng(1).normal(size=(5, 2)))
     pairs = [graph_drawing_loss(f[[a, b]], f[[a, b]])[1].item() for a in range(5) for b in range(5) if a != b]
     assert graph_drawing_loss(f, f)[1].item() == pytest.approx(np.mean(pairs))
 
 
-def test_latent_loss():
+def test_latent_loss() -> None:
     """Two segments of two steps. Distances of unit vectors: equal 0, at right angles 2, opposite 4; at 60 degrees 1."""
     prediction = torch.tensor([[[2.0, 0.0], [3.0, 0.0]], [[1.0, 0.0], [5.0, 0.0]]], requires_grad=True)
     target = torch.tensor([[[7.0, 0.0], [0.0, 1.0]], [[0.5, math.sqrt(3) / 2], [-9.0, 0.0]]], requires_grad=True)
@@ -190,11 +193,12 @@ def test_latent_loss():
     assert loss.item() == pytest.approx((0 + 2 + 1) / 3)
     loss.backward()
     assert target.grad is None
+    assert prediction.grad is not None
     assert prediction.grad[1, 1].tolist() == [0, 0], "no gradient from a step that does not exist"
     assert prediction.grad[1, 0].abs().sum() > 0
 
 
-def test_latent_loss_of_short_vectors_and_of_nothing():
+def test_latent_loss_of_short_vectors_and_of_nothing() -> None:
     """0.0005 is divided by 0.001: half a unit vector, at a distance of a quarter. No step at all is no loss."""
     short, unit, one = torch.tensor([[[0.0005, 0.0]]]), torch.tensor([[[2.0, 0.0]]]), torch.ones(1, 1).bool()
     assert latent_loss(short, unit, one).item() == pytest.approx(0.25)
@@ -222,7 +226,7 @@ CASES = {
 }
 
 
-def test_every_loss_is_checked_for_its_precision():
+def test_every_loss_is_checked_for_its_precision() -> None:
     own = {
         name for name, found in inspect.getmembers(losses, inspect.isfunction) if found.__module__ == losses.__name__
     }
@@ -230,7 +234,7 @@ def test_every_loss_is_checked_for_its_precision():
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_arithmetic_is_float32_whatever_the_arguments_are(name):
+def test_the_arithmetic_is_float32_whatever_the_arguments_are(name: str) -> None:
     """Inside the CPU's own bfloat16 autocast, what comes as bfloat16 gives what float64 gives, to float32's precision.
 
     Discounts are tensors in float32, because bfloat16 has no 0.99.
@@ -238,10 +242,13 @@ def test_the_arithmetic_is_float32_whatever_the_arguments_are(name):
     function, arguments = getattr(losses, name), CASES[name]
     discounts = {id(value) for value in arguments[1:2] if name in ("q_target", "categorical_target")}
 
-    def converted(dtype):
+    def converted(dtype: Any) -> Iterator[Any]:
         for value in arguments:
-            floating = isinstance(value, torch.Tensor) and value.is_floating_point()
-            yield value.to(dtype) if floating and not (dtype == torch.bfloat16 and id(value) in discounts) else value
+            kept = dtype == torch.bfloat16 and id(value) in discounts
+            if isinstance(value, torch.Tensor) and value.is_floating_point() and not kept:
+                yield value.to(dtype)
+            else:
+                yield value
 
     with torch.autocast("cpu", torch.bfloat16):
         found = function(*converted(torch.bfloat16))
@@ -253,7 +260,7 @@ def test_the_arithmetic_is_float32_whatever_the_arguments_are(name):
 
 
 @pytest.mark.parametrize(("gamma", "target"), [(0.99, 1 + 0.99 * 3), (0.999, 1 + 0.999 * 3)])
-def test_the_discount_is_not_rounded(gamma, target):
+def test_the_discount_is_not_rounded(gamma: float, target: float) -> None:
     """In bfloat16 0.99 is 0.98828 and 0.999 is 1: targets of 3.96484 and 4 for 3.97 and 3.997."""
     one, three = torch.ones(1, 1, dtype=torch.bfloat16), torch.full((1, 1), 3.0, dtype=torch.bfloat16)
     with torch.autocast("cpu", torch.bfloat16):

@@ -1,13 +1,16 @@
 """Progress in a log: share, rate, time left."""
 
-from protovalue import progress
+import time
+
+import pytest
+
 from protovalue.progress import ProgressBar
 
 
-def test_lines_in_a_log(monkeypatch, capsys):
+def test_lines_in_a_log(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """25 of 100 units done in 50 s: half a unit a second, 150 s left; then all in 200 s."""
     now = [1000.0]
-    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
     with ProgressBar("work", 100, "units") as bar:
         now[0] += 5
         bar.advance(2)
@@ -21,9 +24,11 @@ def test_lines_in_a_log(monkeypatch, capsys):
     ]
 
 
-def test_what_was_done_before_does_not_count_into_the_rate(monkeypatch, capsys):
+def test_what_was_done_before_does_not_count_into_the_rate(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     now = [0.0]
-    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
     with ProgressBar("work", 4000, "steps", done=1000) as bar:
         now[0] += 10
         bar.advance(1000)
@@ -31,16 +36,18 @@ def test_what_was_done_before_does_not_count_into_the_rate(monkeypatch, capsys):
     assert capsys.readouterr().err.startswith("work: 2,000/4,000 steps, 100/s, 0:20 left\n")
 
 
-def test_without_eta_the_note_speaks_for_itself(monkeypatch, capsys):
+def test_without_eta_the_note_speaks_for_itself(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     now = [0.0]
-    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
     with ProgressBar("work", 100, "%", eta=False) as bar:
         now[0] += 50
         bar.advance(25, "3/12 stages, about 8 min left")
     assert capsys.readouterr().err.splitlines() == ["work: 25/100 % 3/12 stages, about 8 min left"]
 
 
-def test_quiet_is_quiet(capsys):
+def test_quiet_is_quiet(capsys: pytest.CaptureFixture[str]) -> None:
     with ProgressBar("work", 10, "units", quiet=True) as bar:
         bar.advance(10)
     assert capsys.readouterr().err == ""

@@ -2,7 +2,9 @@
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -38,7 +40,7 @@ each = pytest.mark.parametrize("registry", REGISTRIES, ids=lambda one: one.kind)
 
 
 @pytest.fixture(autouse=True)
-def _what_was_loaded_is_put_back():
+def _what_was_loaded_is_put_back() -> Iterator[None]:
     before = [dict(one.loaded) for one in REGISTRIES]
     for one in REGISTRIES:
         one.loaded.clear()
@@ -48,14 +50,14 @@ def _what_was_loaded_is_put_back():
         one.loaded.update(was)
 
 
-def test_the_names_that_there_are():
+def test_the_names_that_there_are() -> None:
     assert ENVIRONMENTS.names() == ["atari", "gym", "minatar"]
     assert ENCODERS.names() == ["impala", "minatar", "nature"]
     assert METHODS.names() == ["bc", "cumulants", "laplacian", "pvn", "random", "reward", "spr"]
     assert INDICATORS.names() == ["hash", "rni"]
 
 
-def test_listing_imports_neither_torch_nor_numpy():
+def test_listing_imports_neither_torch_nor_numpy() -> None:
     code = "import sys\nfrom protovalue.cli import main\nassert main(['list']) == 0\nprint(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert {"torch", "numpy", "gymnasium", "numba"}.isdisjoint(done.stdout.splitlines()[-1].split())
@@ -68,7 +70,7 @@ def test_listing_imports_neither_torch_nor_numpy():
 
 
 @each
-def test_one_is_found_by_its_name_and_only_its_file_is_imported(registry):
+def test_one_is_found_by_its_name_and_only_its_file_is_imported(registry: Any) -> None:
     name = registry.names()[0]
     code = f"from protovalue import registry\ncls = registry.{registry.plural.upper()}.find({name!r})\nimport sys\n"
     code += f"print(cls.__module__, *(x for x in sys.modules if x.startswith('{registry.package}.')))"
@@ -79,7 +81,7 @@ def test_one_is_found_by_its_name_and_only_its_file_is_imported(registry):
 
 
 @each
-def test_a_file_of_the_users_is_run_once_for_its_contents(registry, tmp_path):
+def test_a_file_of_the_users_is_run_once_for_its_contents(registry: Any, tmp_path: Path) -> None:
     path = tmp_path / "mine.py"
     path.write_text(f"{ALIAS[registry.kind]}with open(__file__ + '.ran', 'a') as f:\n    f.write('x')\n")
     ran = tmp_path / "mine.py.ran"
@@ -111,7 +113,9 @@ def test_a_file_of_the_users_is_run_once_for_its_contents(registry, tmp_path):
         ("1 / 0", "mine.py", r"mine.py: this file of yours raised ZeroDivisionError: division by zero \(line 1: 1 / 0"),
     ],
 )
-def test_the_same_errors_for_all_kinds(registry, tmp_path, text, spec, message):
+def test_the_same_errors_for_all_kinds(
+    registry: Any, tmp_path: Path, text: str | None, spec: str, message: str
+) -> None:
     names = {
         "FLAG": registry.flag,
         "CONSTANT": registry.constant,
@@ -121,7 +125,8 @@ def test_the_same_errors_for_all_kinds(registry, tmp_path, text, spec, message):
         "NAME": registry.names()[0],
     }
     for name, value in names.items():
-        text, spec, message = (one and one.replace(name, value) for one in (text, spec, message))
+        text = text and text.replace(name, value)
+        spec, message = spec.replace(name, value), message.replace(name, value)
     if text is not None:
         (tmp_path / spec.partition(":")[0]).write_text(text)
     with pytest.raises(UserError, match=message):
@@ -130,7 +135,7 @@ def test_the_same_errors_for_all_kinds(registry, tmp_path, text, spec, message):
 
 
 @each
-def test_unknown_names_are_named(registry):
+def test_unknown_names_are_named(registry: Any) -> None:
     name = registry.names()[0]
     with pytest.raises(UserError, match=f"^unknown {registry.kind} '{name}x': did you mean '{name}'\\?$"):
         registry.load(f"{name}x")
@@ -156,7 +161,7 @@ ENCODER = Sized
 """
 
 
-def test_two_files_of_the_same_name_are_two_modules(tmp_path):
+def test_two_files_of_the_same_name_are_two_modules(tmp_path: Path) -> None:
     for folder, size in (("one", 3), ("two", 5)):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "sized.py").write_text(SIZED.format(size=size))
@@ -172,7 +177,7 @@ def test_two_files_of_the_same_name_are_two_modules(tmp_path):
         ENCODERS.find("sized")
 
 
-def test_an_encoder_s_options_are_checked_saved_and_loaded(tmp_path):
+def test_an_encoder_s_options_are_checked_saved_and_loaded(tmp_path: Path) -> None:
     (tmp_path / "sized.py").write_text(SIZED.format(size=3))
     ENCODERS.load(str(tmp_path / "sized.py"))
     spec, drawn = str(tmp_path / "sized.py"), torch.Generator().manual_seed(0)
@@ -198,7 +203,7 @@ def test_an_encoder_s_options_are_checked_saved_and_loaded(tmp_path):
     assert torch.equal(load_encoder(tmp_path / "encoder").features(obs), made(obs))
 
 
-def test_a_file_may_define_several_kinds(tmp_path):
+def test_a_file_may_define_several_kinds(tmp_path: Path) -> None:
     path = tmp_path / "several.py"
     path.write_text("".join(ALIAS.values()))
     load_code(path)
@@ -214,7 +219,7 @@ def test_a_file_may_define_several_kinds(tmp_path):
         load_code(tmp_path / "notes.txt")
 
 
-def test_names_and_games_of_files():
+def test_names_and_games_of_files() -> None:
     assert [name_of(one) for one in ("a/b.py", "b.py:C", "c", "d.pyx")] == ["b", "C", "c", "d.pyx"]
     assert split_env("a/rooms.py:Two/small") == ("a/rooms.py:Two", "small")
     assert split_env("/a/rooms.py/small") == ("/a/rooms.py", "small")
@@ -225,7 +230,7 @@ def test_names_and_games_of_files():
     assert env_name("breakout") == "breakout"
 
 
-def test_a_family_must_have_what_every_command_sets(tmp_path):
+def test_a_family_must_have_what_every_command_sets(tmp_path: Path) -> None:
     (tmp_path / "short.py").write_text(
         "from protovalue.envs.base import Family\n"
         "class Short(Family):\n"
@@ -238,7 +243,7 @@ def test_a_family_must_have_what_every_command_sets(tmp_path):
         make("short/x")
 
 
-def test_the_checksum_is_of_the_contents_of_files_alone(tmp_path):
+def test_the_checksum_is_of_the_contents_of_files_alone(tmp_path: Path) -> None:
     for name in ("a.py", "b.py"):
         (tmp_path / name).write_text("x = 1\n")
     assert checksum(["pvn", None, "impala"]) == ""
@@ -247,7 +252,7 @@ def test_the_checksum_is_of_the_contents_of_files_alone(tmp_path):
     assert both not in ("", checksum([f"{tmp_path}/a.py"]))
 
 
-def test_options_are_written_as_in_toml_and_text_needs_no_quotes():
+def test_options_are_written_as_in_toml_and_text_needs_no_quotes() -> None:
     words = ["a=1", "b=0.5", "c=true", "d=fast and loose", 'e="7"', "f=[1, 2]", "g=", "h=x=y", "i=1979-05-27"]
     found = parse_options(words)
     assert found == {
@@ -268,16 +273,20 @@ def test_options_are_written_as_in_toml_and_text_needs_no_quotes():
         parse_options(["a=1", "a=2"])
 
 
-def test_options_are_the_parameters_with_a_default():
+def test_options_are_the_parameters_with_a_default() -> None:
     class Some:
-        def __init__(self, first, *, size=3, share: float = 0.5, title: str | None = None, strange: complex = 1j):
+        def __init__(  # type: ignore[no-untyped-def]  # a default may be all that is known of an option
+            self, first, *, size=3, share: float = 0.5, title: str | None = None, strange: complex = 1j
+        ) -> None:
             pass
 
     with pytest.raises(UserError, match="some: .*complex.*not a kind that a schema may have"):
         resolve_options(Some, {}, "option", "some")
 
     class Good:
-        def __init__(self, first, *, size=3, share: float = 0.5, title: str | None = None):
+        def __init__(  # type: ignore[no-untyped-def]  # a default may be all that is known of an option
+            self, first, *, size=3, share: float = 0.5, title: str | None = None
+        ) -> None:
             pass
 
     assert resolve_options(Good, {"share": 1}, "option", "some") == {"size": 3, "share": 1.0, "title": None}
@@ -285,7 +294,7 @@ def test_options_are_the_parameters_with_a_default():
         resolve_options(Good, {"size": True}, "option", "some")
 
 
-def test_one_is_described_with_its_options(tmp_path, capsys):
+def test_one_is_described_with_its_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list", "environments", "minatar"]) == 0
     said = capsys.readouterr().out.splitlines()
     assert "  names: asterix, breakout, freeway, seaquest, space_invaders" in said
@@ -305,7 +314,7 @@ def test_one_is_described_with_its_options(tmp_path, capsys):
     assert "NAME: found pvn" in capsys.readouterr().err
 
 
-def test_what_is_loaded_is_not_named_by_a_relative_place(tmp_path, monkeypatch):
+def test_what_is_loaded_is_not_named_by_a_relative_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same file by two paths is one."""
     (tmp_path / "mine.py").write_text(ALIAS["method"])
     monkeypatch.chdir(tmp_path)

@@ -8,8 +8,10 @@ import resource
 import shutil
 import signal
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -45,7 +47,7 @@ def train(path: Path, config: Config, stop_at: int | None = None) -> None:
             run.finish({"x": x[0]})
 
 
-def result(path: Path):
+def result(path: Path) -> tuple[int, Any, list[tuple[Any, Any, Any]], Any]:
     checkpoint = read_checkpoint(path)
     metrics = [(line["step"], line["x"], line["step_squared"]) for line in read_metrics(path)]
     return checkpoint.step, checkpoint.tensors["x"].tolist(), metrics, read_run(path)["done"]
@@ -56,21 +58,21 @@ def names(folder: Path) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(tmp_path_factory):
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Any:
     path = tmp_path_factory.mktemp("run") / "whole"
     train(path, Config())
     return result(path)
 
 
 @pytest.mark.parametrize("stop_at", [1, 3, 4, 5, 30, 59])
-def test_a_stopped_run_ends_as_if_it_had_not_been(tmp_path, uninterrupted, stop_at):
+def test_a_stopped_run_ends_as_if_it_had_not_been(tmp_path: Path, uninterrupted: Any, stop_at: int) -> None:
     train(tmp_path / "run", Config(), stop_at)
     assert read_run(tmp_path / "run")["done"] is None
     train(tmp_path / "run", Config())
     assert result(tmp_path / "run") == uninterrupted
 
 
-def test_killed_at_fifty_random_instants(tmp_path, uninterrupted):
+def test_killed_at_fifty_random_instants(tmp_path: Path, uninterrupted: Any) -> None:
     chance = random.Random(1)
     kills, rounds = 0, 0
     while kills < 50:
@@ -94,7 +96,7 @@ def test_killed_at_fifty_random_instants(tmp_path, uninterrupted):
         assert not [name for name in names(path / "checkpoints") if name.startswith(".")]
 
 
-def test_another_config_is_refused_and_named(tmp_path):
+def test_another_config_is_refused_and_named(tmp_path: Path) -> None:
     train(tmp_path / "run", Config())
     with pytest.raises(UserError) as error:
         train(tmp_path / "run", Config(seed=3, data=Path("else")))
@@ -104,7 +106,7 @@ def test_another_config_is_refused_and_named(tmp_path):
     assert read_run(tmp_path / "run")["config"]["steps"] == 70
 
 
-def test_two_processes_on_one_run(tmp_path):
+def test_two_processes_on_one_run(tmp_path: Path) -> None:
     with Run.open(tmp_path / "run", Config()):
         child = os.fork()
         if child == 0:
@@ -117,13 +119,15 @@ def test_two_processes_on_one_run(tmp_path):
     Run.open(tmp_path / "run", Config()).__exit__(None, None, None)
 
 
-def test_keeps_the_last_checkpoints_only(tmp_path):
+def test_keeps_the_last_checkpoints_only(tmp_path: Path) -> None:
     train(tmp_path / "run", Config())
     assert names(tmp_path / "run" / "checkpoints") == ["step-000000000056", "step-000000000060"]
 
 
 @pytest.mark.parametrize("name", ["tensors.safetensors", "state.json"])
-def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(tmp_path, uninterrupted, caplog, name):
+def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(
+    tmp_path: Path, uninterrupted: Any, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
     train(tmp_path / "run", Config(), stop_at=30)
     path = tmp_path / "run" / "checkpoints" / "step-000000000028" / name
     raw = bytearray(path.read_bytes())
@@ -137,8 +141,8 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(tmp_path, uninte
     assert result(tmp_path / "run") == uninterrupted
 
 
-def test_a_full_disk_names_the_checkpoint_that_is_kept(tmp_path, monkeypatch):
-    def full(*_):
+def test_a_full_disk_names_the_checkpoint_that_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
     with Run.open(tmp_path / "run", Config()) as run:
@@ -162,7 +166,9 @@ def test_a_full_disk_names_the_checkpoint_that_is_kept(tmp_path, monkeypatch):
         (b'{"step": 3, "x": 1.0, "crc32": 7}\n', "its checksum does not match"),
     ],
 )
-def test_a_damaged_line_of_metrics_is_named_and_the_run_goes_on(tmp_path, uninterrupted, caplog, line, reason):
+def test_a_damaged_line_of_metrics_is_named_and_the_run_goes_on(
+    tmp_path: Path, uninterrupted: Any, caplog: pytest.LogCaptureFixture, line: bytes, reason: str
+) -> None:
     train(tmp_path / "run", Config(), stop_at=30)
     path = tmp_path / "run" / "metrics.jsonl"
     lines = path.read_bytes().splitlines(keepends=True)
@@ -182,7 +188,9 @@ def test_a_damaged_line_of_metrics_is_named_and_the_run_goes_on(tmp_path, uninte
 
 
 @pytest.mark.parametrize("kept", [slice(0, 0), slice(0, 27), slice(1, 28), slice(0, 28, 3)])
-def test_lines_of_metrics_that_are_gone_are_said_and_the_run_goes_on(tmp_path, caplog, kept):
+def test_lines_of_metrics_that_are_gone_are_said_and_the_run_goes_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, kept: Any
+) -> None:
     """28 lines until the checkpoint of step 28, of which each has its own checksum; then two more, which come again."""
     train(tmp_path / "run", Config(), stop_at=30)
     path = tmp_path / "run" / "metrics.jsonl"
@@ -205,7 +213,9 @@ def test_lines_of_metrics_that_are_gone_are_said_and_the_run_goes_on(tmp_path, c
     assert not caplog.text
 
 
-def test_a_last_line_of_metrics_that_a_kill_cut_short_is_cut_off_and_said(tmp_path, uninterrupted, caplog):
+def test_a_last_line_of_metrics_that_a_kill_cut_short_is_cut_off_and_said(
+    tmp_path: Path, uninterrupted: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     train(tmp_path / "run", Config(), stop_at=28)
     path = tmp_path / "run" / "metrics.jsonl"
     whole = path.read_bytes()
@@ -217,10 +227,10 @@ def test_a_last_line_of_metrics_that_a_kill_cut_short_is_cut_off_and_said(tmp_pa
     assert result(tmp_path / "run") == uninterrupted
 
 
-def test_a_checkpoint_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
+def test_a_checkpoint_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real, done = os.fsync, []
 
-    def fsync(descriptor):
+    def fsync(descriptor: Any) -> None:
         done.append(Path(f"/proc/self/fd/{descriptor}").readlink().relative_to(tmp_path / "run"))
         assert not (tmp_path / "run/checkpoints/step-000000000001").exists() or len(done) == 5
         real(descriptor)
@@ -237,7 +247,7 @@ def test_a_checkpoint_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatc
     assert folder == "checkpoints/.new-000000000001"
 
 
-def test_metrics_that_were_logged_with_a_checkpoint_stay_as_they_are(tmp_path):
+def test_metrics_that_were_logged_with_a_checkpoint_stay_as_they_are(tmp_path: Path) -> None:
     train(tmp_path / "run", Config(), stop_at=28)
     path = tmp_path / "run" / "metrics.jsonl"
     before = path.stat().st_ino
@@ -246,7 +256,7 @@ def test_metrics_that_were_logged_with_a_checkpoint_stay_as_they_are(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["lock", "metrics.jsonl", "checkpoints", "events"])
-def test_no_link_in_a_run_is_followed(tmp_path, name):
+def test_no_link_in_a_run_is_followed(tmp_path: Path, name: str) -> None:
     train(tmp_path / "run", Config(), stop_at=5)
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
@@ -264,7 +274,7 @@ def test_no_link_in_a_run_is_followed(tmp_path, name):
 
 
 @pytest.mark.parametrize("name", ["config.json", "done.json"])
-def test_a_link_in_the_place_of_a_json_file_is_replaced(tmp_path, name):
+def test_a_link_in_the_place_of_a_json_file_is_replaced(tmp_path: Path, name: str) -> None:
     train(tmp_path / "run", Config())
     (tmp_path / "precious").write_bytes((tmp_path / "run" / name).read_bytes())
     (tmp_path / "run" / name).unlink()
@@ -276,7 +286,7 @@ def test_a_link_in_the_place_of_a_json_file_is_replaced(tmp_path, name):
     assert read_run(tmp_path / "run")["done"]["x"] == read_checkpoint(tmp_path / "run").tensors["x"][0]
 
 
-def test_links_among_the_checkpoints_lead_nowhere(tmp_path, uninterrupted):
+def test_links_among_the_checkpoints_lead_nowhere(tmp_path: Path, uninterrupted: Any) -> None:
     train(tmp_path / "run", Config(), stop_at=5)
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere/precious").write_text("precious")
@@ -288,7 +298,7 @@ def test_links_among_the_checkpoints_lead_nowhere(tmp_path, uninterrupted):
     assert names(tmp_path / "run/checkpoints") == ["step-000000000056", "step-000000000060"]
 
 
-def test_a_run_in_a_folder_that_is_the_users_own_link_is_a_run(tmp_path, uninterrupted):
+def test_a_run_in_a_folder_that_is_the_users_own_link_is_a_run(tmp_path: Path, uninterrupted: Any) -> None:
     (tmp_path / "disk").mkdir()
     (tmp_path / "run").symlink_to(tmp_path / "disk")
     train(tmp_path / "run", Config())
@@ -306,7 +316,7 @@ def test_a_run_in_a_folder_that_is_the_users_own_link_is_a_run(tmp_path, uninter
         ("more", 1, "config.json: field more: unknown"),
     ],
 )
-def test_a_config_of_another_kind_is_named(tmp_path, field, value, message):
+def test_a_config_of_another_kind_is_named(tmp_path: Path, field: str, value: Any, message: str) -> None:
     train(tmp_path / "run", Config(), stop_at=5)
     write_json(tmp_path / "run/config.json", {**read_json(tmp_path / "run/config.json"), field: value})
     for use in (read_run, lambda path: train(path, Config())):
@@ -315,7 +325,9 @@ def test_a_config_of_another_kind_is_named(tmp_path, field, value, message):
 
 
 @pytest.mark.parametrize(("field", "value"), [("step", 24), ("bytes", None), ("crc32", "7"), ("state", [])])
-def test_a_checkpoint_that_does_not_say_what_it_is_is_passed_over(tmp_path, caplog, field, value):
+def test_a_checkpoint_that_does_not_say_what_it_is_is_passed_over(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, field: str, value: Any
+) -> None:
     train(tmp_path / "run", Config(), stop_at=30)
     state = tmp_path / "run/checkpoints/step-000000000028/state.json"
     write_json(state, {**read_json(state), field: value})
@@ -323,7 +335,7 @@ def test_a_checkpoint_that_does_not_say_what_it_is_is_passed_over(tmp_path, capl
     assert f"step-000000000028: passed over: {state}: field {field}: found" in caplog.text
 
 
-def test_tensors_of_a_type_that_is_not_known_are_passed_over(tmp_path, caplog):
+def test_tensors_of_a_type_that_is_not_known_are_passed_over(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     train(tmp_path / "run", Config(), stop_at=30)
     path = tmp_path / "run/checkpoints/step-000000000028"
     header = b'{"x":{"dtype":"F8_E5M2","shape":[1],"data_offsets":[0,1]}}'
@@ -334,9 +346,13 @@ def test_tensors_of_a_type_that_is_not_known_are_passed_over(tmp_path, caplog):
     assert "step-000000000028: passed over" in caplog.text
 
 
-def test_a_checkpoint_that_is_not_of_this_run_is_one_line(tmp_path):
+def test_a_checkpoint_that_is_not_of_this_run_is_one_line(tmp_path: Path) -> None:
     checkpoint = Checkpoint(4, {}, {}, tmp_path)
-    for fail in (lambda: {}["weight"], lambda: [][1], lambda: int("x"), lambda: None.x, lambda: "a" + 1, lambda: 1 / 0):
+    empty, nothing, text = dict[str, int](), cast(Any, None), cast(Any, "a")
+    fails: list[Callable[[], Any]] = [
+        lambda: empty["weight"], lambda: [][1], lambda: int("x"), lambda: nothing.x, lambda: text + 1, lambda: 1 / 0,
+    ]  # fmt: skip
+    for fail in fails:
         said = f"{tmp_path}: damaged: it does not hold the state of such a run \\("
         with pytest.raises(UserError, match=said), restoring(checkpoint):
             fail()
@@ -351,7 +367,9 @@ def limited(size: int) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 3, 100, 200, 400, 600, 900, 1200, 2000])
-def test_a_full_disk_at_any_moment_names_a_file_and_the_run_goes_on(tmp_path, uninterrupted, size):
+def test_a_full_disk_at_any_moment_names_a_file_and_the_run_goes_on(
+    tmp_path: Path, uninterrupted: Any, size: int
+) -> None:
     child = os.fork()
     if child == 0:
         code = 9
@@ -370,7 +388,7 @@ def test_a_full_disk_at_any_moment_names_a_file_and_the_run_goes_on(tmp_path, un
     assert not list((tmp_path / "run").rglob(".*"))
 
 
-def test_metrics_are_json_and_tensorboard_events(tmp_path):
+def test_metrics_are_json_and_tensorboard_events(tmp_path: Path) -> None:
     train(tmp_path / "run", Config(), stop_at=31)  # the last checkpoint is of step 28
     with Run.open(tmp_path / "run", Config()) as run:
         run.log(29, {"x": 5.0, "bad": float("nan")})
@@ -384,7 +402,9 @@ def test_metrics_are_json_and_tensorboard_events(tmp_path):
     assert events.Scalars("x")[-1].value == 5.0
 
 
-def test_versions_are_recorded_and_a_change_is_said(tmp_path, monkeypatch, caplog):
+def test_versions_are_recorded_and_a_change_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     with Run.open(tmp_path / "run", Config()):
         pass
     recorded = read_run(tmp_path / "run")["versions"]
@@ -398,7 +418,7 @@ def test_versions_are_recorded_and_a_change_is_said(tmp_path, monkeypatch, caplo
     assert "-> 9.9" in caplog.text
 
 
-def test_a_folder_with_something_else_is_refused(tmp_path):
+def test_a_folder_with_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("precious")
     with pytest.raises(UserError, match="not empty and not a run"):
         Run.open(tmp_path, Config())

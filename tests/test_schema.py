@@ -41,7 +41,7 @@ class Outer:
     flag: bool = False
 
 
-def test_everything_that_fits_becomes_a_typed_object():
+def test_everything_that_fits_becomes_a_typed_object() -> None:
     value = {
         "name": "x",
         "kind": 3,
@@ -74,7 +74,7 @@ def test_everything_that_fits_becomes_a_typed_object():
     assert found.colour is Colour.BLUE
 
 
-def test_defaults_stand_where_a_field_is_missing():
+def test_defaults_stand_where_a_field_is_missing() -> None:
     assert checked(Outer, {"name": "x"}, "FILE") == Outer("x")
 
 
@@ -110,26 +110,26 @@ def test_defaults_stand_where_a_field_is_missing():
         ({"extra": 1, "also": 2}, "field also: unknown, expected no such field"),
     ],
 )
-def test_what_does_not_fit_is_named(change, message):
+def test_what_does_not_fit_is_named(change: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError) as raised:
         checked(Outer, {"name": "x", **change}, "some/file.json")
     assert str(raised.value).startswith(f"some/file.json: {message}")
     assert "\n" not in str(raised.value)
 
 
-def test_what_is_no_object_at_all():
+def test_what_is_no_object_at_all() -> None:
     with pytest.raises(UserError) as raised:
         checked(Outer, [1, 2], "FILE")
     assert str(raised.value) == "FILE: found [1, 2], expected an object"
     assert checked(list[int], [1, 2], "FILE") == [1, 2]
 
 
-def test_unknown_fields_are_passed_over_where_a_format_is_not_ours():
+def test_unknown_fields_are_passed_over_where_a_format_is_not_ours() -> None:
     value = {"name": "x", "version": 3, "inner": {"size": 1, "new": 2}}
     assert checked(Outer, value, "FILE", extra=True) == Outer("x", inner=Inner(1))
 
 
-def test_numbers_of_64_bits_signed_or_not():
+def test_numbers_of_64_bits_signed_or_not() -> None:
     assert checked(list[int], [-(1 << 63), (1 << 64) - 1], "FILE") == [-(1 << 63), (1 << 64) - 1]
     for beyond in (-(1 << 63) - 1, 1 << 64):
         with pytest.raises(UserError, match="expected a whole number"):
@@ -137,7 +137,7 @@ def test_numbers_of_64_bits_signed_or_not():
     assert checked(list[float], [(1 << 64) - 1], "FILE") == [float((1 << 64) - 1)]
 
 
-def test_a_kind_that_no_schema_may_have_is_our_mistake():
+def test_a_kind_that_no_schema_may_have_is_our_mistake() -> None:
     with pytest.raises(TypeError, match="not a kind"):
         checked(bytes, "x", "FILE")
 
@@ -146,7 +146,7 @@ def nested(levels: int) -> bytes:
     return b"[" * levels + b"]" * levels
 
 
-def test_json_that_is_too_deep():
+def test_json_that_is_too_deep() -> None:
     assert parse_json(nested(64), "FILE") is not None
     for levels in (65, 990, 100_000):
         for text in (nested(levels), nested(levels).replace(b"[", b'{"a":[').replace(b"]", b"]}")):
@@ -155,12 +155,12 @@ def test_json_that_is_too_deep():
 
 
 @pytest.mark.parametrize("text", [b"", b"{", b'"\xff"', b"nul", b"1" * 5000, b"[1] 2"])
-def test_what_is_not_json(text):
+def test_what_is_not_json(text: bytes) -> None:
     with pytest.raises(UserError, match="^FILE: damaged: not JSON"):
         parse_json(text, "FILE")
 
 
-def test_a_deep_value_of_any_kind_is_bounded():
+def test_a_deep_value_of_any_kind_is_bounded() -> None:
     @dataclass(frozen=True)
     class Node:
         next: "list[Any] | None" = None
@@ -173,7 +173,7 @@ class Chain:
     next: "Chain | None" = None
 
 
-def test_a_schema_that_contains_itself_is_bounded():
+def test_a_schema_that_contains_itself_is_bounded() -> None:
     value: Any = {}
     for _ in range(64):
         value = {"next": value}
@@ -182,7 +182,7 @@ def test_a_schema_that_contains_itself_is_bounded():
         checked(Chain, {"next": value}, "FILE")
 
 
-def test_found_values_are_shown_in_a_few_words():
+def test_found_values_are_shown_in_a_few_words() -> None:
     assert shown("a" * 1000) == "'" + "a" * 56 + "..."
     assert shown("two\nlines") == r"'two\nlines'"
     assert shown(list(range(9))) == "a list of 9"

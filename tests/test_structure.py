@@ -37,11 +37,12 @@ def named(source: str) -> set[str]:
         elif isinstance(node, ast.ImportFrom):
             found.add("protovalue.(relative)")
         elif isinstance(node, ast.Call) and "import_module" in ast.unparse(node.func) and node.args:
-            found |= {text.value for text in ast.walk(node.args[0]) if isinstance(text, ast.Constant)}
+            given = [text.value for text in ast.walk(node.args[0]) if isinstance(text, ast.Constant)]
+            found |= {text for text in given if isinstance(text, str)}
     return found
 
 
-def test_imports_follow_the_flow():
+def test_imports_follow_the_flow() -> None:
     for path in ROOT.rglob("*.py"):
         part = path.relative_to(ROOT).parts[0].removesuffix(".py")
         if part == "__init__":
@@ -64,7 +65,7 @@ def test_imports_follow_the_flow():
         "import_module(f'protovalue.online.{name}')",
     ],
 )
-def test_no_way_to_import_is_overlooked(line):
+def test_no_way_to_import_is_overlooked(line: str) -> None:
     assert imported(line) == {"online"}
 
 
@@ -73,12 +74,12 @@ def rows() -> list[tuple[str, str]]:
     return re.findall(r"^\| `(\w+)` \|.*\|(.*)\|$", text_of("docs/architecture.md"), re.MULTILINE)
 
 
-def test_the_page_has_a_row_for_every_part_in_the_order_of_the_flow():
+def test_the_page_has_a_row_for_every_part_in_the_order_of_the_flow() -> None:
     assert [part for part, _ in rows()] == ORDER
     assert {path.stem for path in ROOT.iterdir() if path.suffix == ".py" or path.is_dir()} >= set(ORDER)
 
 
-def test_what_a_part_must_not_know_by_the_page_it_does_not_import():
+def test_what_a_part_must_not_know_by_the_page_it_does_not_import() -> None:
     for part, unknown in rows():
         names = set(re.findall(r"`(\w+)`", unknown))
         assert names <= {*ORDER, "torch", "numpy", "tyro"}, part
@@ -88,7 +89,7 @@ def test_what_a_part_must_not_know_by_the_page_it_does_not_import():
             assert names.isdisjoint(known), f"{path.relative_to(ROOT)} imports {names & known}"
 
 
-def test_the_picture_has_commands_and_parts_that_there_are():
+def test_the_picture_has_commands_and_parts_that_there_are() -> None:
     (picture,) = [block.text for block in blocks("docs/architecture.md") if block.language == "mermaid"]
     found = re.findall(r"pvn ([a-z ]*[a-z]) \(([a-z, ]+)\)", picture)
     assert len(found) == picture.count("pvn ")
@@ -97,24 +98,24 @@ def test_the_picture_has_commands_and_parts_that_there_are():
         assert set(parts.split(", ")) <= set(ORDER), command
 
 
-def test_tabular_stands_beside_the_deep_code():
+def test_tabular_stands_beside_the_deep_code() -> None:
     allowed = {"errors", "randomness", "files", "processes", "progress", "config", "losses", "tabular"}
     for path in (ROOT / "tabular").rglob("*.py"):
         assert imported(path.read_text()) <= allowed, path.name
 
 
-def test_every_file_says_what_lives_in_it():
+def test_every_file_says_what_lives_in_it() -> None:
     for path in ROOT.rglob("*.py"):
         assert ast.get_docstring(ast.parse(path.read_text())), path
 
 
-def test_no_public_name_hides_a_module():
+def test_no_public_name_hides_a_module() -> None:
     """`import protovalue.data` would replace a public name `data` by the module."""
     modules = {path.stem for path in ROOT.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
     assert modules.isdisjoint(protovalue.__all__)
 
 
-def test_no_reader_unpickles_or_evaluates():
+def test_no_reader_unpickles_or_evaluates() -> None:
     """Nothing in the package can turn data into code, but for what the user names: their own files and benchmarks."""
     modules = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib", "runpy", "code"}
     calls = {"eval", "exec", "compile", "__import__", "exec_module"}
@@ -135,7 +136,7 @@ def test_no_reader_unpickles_or_evaluates():
             assert not any(keyword.arg == "allow_pickle" for keyword in node.keywords), where
 
 
-def test_flags_are_written_in_one_place():
+def test_flags_are_written_in_one_place() -> None:
     for path in ROOT.rglob("*.py"):
         text = path.read_text()
         assert path == ROOT / "config.py" or not re.search(r"""replace\(["']_["'], ["']-["']\)""", text), path

@@ -2,7 +2,9 @@
 
 import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import gymnasium
 import pytest
@@ -50,7 +52,7 @@ SPYING = "gym/spy:Screen-v0"
 
 
 @pytest.fixture
-def modules(tmp_path, monkeypatch):
+def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Two modules that can be imported: one that a hostile file names, and one that registers an environment."""
     folder = tmp_path / "modules"
     folder.mkdir()
@@ -73,7 +75,7 @@ def ran(modules: Path, name: str) -> bool:
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A data set, an encoder, a linear and an end-to-end run, evaluated, of MinAtar: small and honest."""
     folder = tmp_path_factory.mktemp("made")
     for words in (
@@ -89,13 +91,13 @@ def made(tmp_path_factory):
 
 
 @pytest.fixture
-def hostile(made, tmp_path):
+def hostile(made: Path, tmp_path: Path) -> Path:
     """A copy of what was made in which a file can be changed, with its checksum put right."""
     shutil.copytree(made, tmp_path / "hostile")
     return tmp_path / "hostile"
 
 
-def change(path: Path, **fields) -> None:
+def change(path: Path, **fields: Any) -> None:
     """Change fields of a JSON file; a__b is field b of field a."""
     whole = read_json(path)
     for name, value in fields.items():
@@ -107,14 +109,14 @@ def change(path: Path, **fields) -> None:
     write_json(path, whole)
 
 
-def one_line(capsys) -> str:
+def one_line(capsys: pytest.CaptureFixture[str]) -> str:
     said = capsys.readouterr().err
     assert "Traceback" not in said
     assert said.strip().splitlines()[-1].startswith("pvn: ")
     return said.strip().splitlines()[-1]
 
 
-def test_make_imports_no_module(modules):
+def test_make_imports_no_module(modules: Path) -> None:
     with pytest.raises(UserError, match=r"named on the command line \(--env gym/spy:Screen-v0\)"):
         make(SPYING)
     for name in ("gym/spy:spy:Screen-v0", "gym/:spy", "gym/spy:", "gym/a/spy:x-v0"):
@@ -123,7 +125,7 @@ def test_make_imports_no_module(modules):
     assert not ran(modules, "spy")
 
 
-def test_what_the_user_names_is_imported_and_then_known_to_files_too(modules):
+def test_what_the_user_names_is_imported_and_then_known_to_files_too(modules: Path) -> None:
     import_module_of(SCREEN)
     assert ran(modules, "screens")
     env = make(SPYING)  # the environment is registered now; the module of this name is still not imported
@@ -137,15 +139,15 @@ def test_what_the_user_names_is_imported_and_then_known_to_files_too(modules):
     import_module_of("minatar/breakout")
 
 
-def test_names_of_the_same_environment():
+def test_names_of_the_same_environment() -> None:
     assert same("gym/a:X-v0", "gym/X-v0")
     assert same("gym/a:X-v0", "gym/b:X-v0")
     assert not same("gym/a:X-v0", "gym/a:X-v1")
     assert not same("minatar/x:y", "minatar/y")
 
 
-def test_an_environment_whose_own_code_fails_is_one_line():
-    def fails():
+def test_an_environment_whose_own_code_fails_is_one_line() -> None:
+    def fails(**_: Any) -> gymnasium.Env[Any, Any]:
         raise RuntimeError("no\nscreen")
 
     gymnasium.register("Fails-v0", fails)
@@ -153,7 +155,9 @@ def test_an_environment_whose_own_code_fails_is_one_line():
         make("gym/Fails-v0")
 
 
-def test_online_imports_nothing_that_the_encoder_names(modules, hostile, capsys):
+def test_online_imports_nothing_that_the_encoder_names(
+    modules: Path, hostile: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     change(hostile / "pretrain/encoder/config.json", about__env_id=SPYING, about__env_options={})
     assert main(f"online --encoder {hostile}/pretrain --out {hostile}/new".split()) == 2
     assert "--env gym/spy:Screen-v0" in one_line(capsys)
@@ -162,14 +166,18 @@ def test_online_imports_nothing_that_the_encoder_names(modules, hostile, capsys)
 
 
 @pytest.mark.parametrize("kind", ["online", "dqn"])
-def test_evaluate_imports_nothing_that_the_run_names(modules, hostile, kind, capsys):
+def test_evaluate_imports_nothing_that_the_run_names(
+    modules: Path, hostile: Path, kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     change(hostile / kind / "config.json", config__env=SPYING, config__options={})
     assert main(f"evaluate {hostile}/{kind} --episodes 1".split()) == 2
     assert "--env gym/spy:Screen-v0" in one_line(capsys)
     assert not ran(modules, "spy")
 
 
-def test_report_imports_nothing_that_a_run_names(modules, hostile, tmp_path, capsys):
+def test_report_imports_nothing_that_a_run_names(
+    modules: Path, hostile: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     spy = str(modules / "spy.py")
     change(hostile / "pretrain/encoder/config.json", about__method=spy, about__config__indicator=spy)
     change(hostile / "pretrain/config.json", config__method=spy)
@@ -182,7 +190,9 @@ def test_report_imports_nothing_that_a_run_names(modules, hostile, tmp_path, cap
     assert not ran(modules, "spy")
 
 
-def test_nothing_is_imported_that_a_data_set_names(modules, hostile, tmp_path, capsys):
+def test_nothing_is_imported_that_a_data_set_names(
+    modules: Path, hostile: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     change(hostile / "data/manifest.json", env_id=SPYING, env_options={"stack": 1, "max_steps": None})
     main(f"data info {hostile}/data --picture {tmp_path}/frames.png".split())
     main(f"data verify {hostile}/data".split())
@@ -199,14 +209,16 @@ def test_nothing_is_imported_that_a_data_set_names(modules, hostile, tmp_path, c
     assert not ran(modules, "spy")
 
 
-def test_resuming_imports_nothing_that_the_folder_names(modules, hostile, capsys):
+def test_resuming_imports_nothing_that_the_folder_names(
+    modules: Path, hostile: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     change(hostile / "dqn/config.json", config__env=SPYING)
     assert main(f"dqn --env minatar/breakout --steps 12 --replay-min 5 --out {hostile}/dqn".split()) == 2
     assert "holds a run with another config: env minatar/breakout" in one_line(capsys)
     assert not ran(modules, "spy")
 
 
-def test_a_loaded_encoder_names_nothing_that_is_run(modules, tmp_path):
+def test_a_loaded_encoder_names_nothing_that_is_run(modules: Path, tmp_path: Path) -> None:
     made = make_encoder("minatar", (1, 4, 4), 1, torch.Generator().manual_seed(0))
     about = {"env_id": SPYING, "method": str(modules / "spy.py"), "config": {"indicator": str(modules / "spy.py")}}
     save_encoder(tmp_path / "encoder", made, "minatar", 1, about, ["card"])
@@ -217,7 +229,9 @@ def test_a_loaded_encoder_names_nothing_that_is_run(modules, tmp_path):
     assert not ran(modules, "spy")
 
 
-def test_a_method_or_an_indicator_named_by_a_file_is_not_run(modules, hostile, capsys):
+def test_a_method_or_an_indicator_named_by_a_file_is_not_run(
+    modules: Path, hostile: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     spy = str(modules / "spy.py")
     config = hostile / "pretrain/encoder/config.json"
     change(config, about__method=spy, about__config__method=spy, about__config__indicator=spy)
@@ -230,7 +244,9 @@ def test_a_method_or_an_indicator_named_by_a_file_is_not_run(modules, hostile, c
     assert not ran(modules, "spy")
 
 
-def test_an_indicator_in_a_run_folder_or_in_the_cache_is_not_run(modules, made, tmp_path, capsys):
+def test_an_indicator_in_a_run_folder_or_in_the_cache_is_not_run(
+    modules: Path, made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     words = f"pretrain --data {made}/data --tasks 8 --steps 2 --batch-size 4 --cache {tmp_path}/cache --out"
     assert main([*words.split(), f"{tmp_path}/run"]) == 0
     for folder in (*tmp_path.glob("run/indicator*"), *(tmp_path / "cache").iterdir()):
@@ -242,7 +258,9 @@ def test_an_indicator_in_a_run_folder_or_in_the_cache_is_not_run(modules, made, 
     assert not ran(modules, "spy")
 
 
-def test_an_environment_or_an_encoder_of_a_users_file_is_named_again(modules, hostile, tmp_path, capsys, monkeypatch):
+def test_an_environment_or_an_encoder_of_a_users_file_is_named_again(
+    modules: Path, hostile: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whatever a file says, by a name or by a path, its code is not run; the line says how to name it."""
     spy = str(modules / "spy.py")
     monkeypatch.chdir(modules)
@@ -299,7 +317,9 @@ tasks = 8
 """
 
 
-def test_the_users_own_study_may_name_a_module_and_all_its_commands_work(modules, tmp_path, capsys):
+def test_the_users_own_study_may_name_a_module_and_all_its_commands_work(
+    modules: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Every stage is run here as its own command line, with the environment forgotten in between."""
     (tmp_path / "study.toml").write_text(STUDY)
     study, _, laid_out = open_study(tmp_path / "study.toml", tmp_path / "out")
@@ -314,7 +334,9 @@ def test_the_users_own_study_may_name_a_module_and_all_its_commands_work(modules
     assert list((tmp_path / "page/figures").glob("mds-*"))  # it was played
 
 
-def test_evaluate_wants_the_environment_of_the_run(modules, made, capsys):
+def test_evaluate_wants_the_environment_of_the_run(
+    modules: Path, made: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(f"evaluate {made}/online --episodes 1 --env {SCREEN}".split()) == 2
     assert f"--env: found {SCREEN}, expected minatar/breakout" in one_line(capsys)
     assert not ran(modules, "screens")

@@ -41,7 +41,7 @@ METHOD = Mine
 """
 
 
-def test_a_file_runs_once_as_a_module_of_its_own(tmp_path):
+def test_a_file_runs_once_as_a_module_of_its_own(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("x = 3\n")
     module = run_file(tmp_path / "mine.py")
     assert module is not None
@@ -66,7 +66,7 @@ def test_a_file_runs_once_as_a_module_of_its_own(tmp_path):
         ("open('nothing/there')\n", "FileNotFoundError: [Errno 2] No such file or directory: 'nothing/there' (line 1"),
     ],
 )  # fmt: skip
-def test_what_a_file_raises_while_it_is_run(tmp_path, text, message):
+def test_what_a_file_raises_while_it_is_run(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "mine.py"
     path.write_text(text)
     with pytest.raises(UserError) as raised:
@@ -75,7 +75,7 @@ def test_what_a_file_raises_while_it_is_run(tmp_path, text, message):
     assert "\n" not in str(raised.value)
 
 
-def test_only_the_innermost_lines_are_shown(tmp_path):
+def test_only_the_innermost_lines_are_shown(tmp_path: Path) -> None:
     path = tmp_path / "deep.py"
     path.write_text("def f(n):\n    return f(n - 1) if n else {}[n]\n")
     module = run_file(path)
@@ -87,7 +87,7 @@ def test_only_the_innermost_lines_are_shown(tmp_path):
     assert text.count("line 2") == 4
 
 
-def test_what_is_not_the_users_goes_on_as_it_is():
+def test_what_is_not_the_users_goes_on_as_it_is() -> None:
     with pytest.raises(ZeroDivisionError), user_code():
         raise ZeroDivisionError
     with pytest.raises(UserError, match="^as it is$"), user_code(Path("some.py")):
@@ -95,13 +95,15 @@ def test_what_is_not_the_users_goes_on_as_it_is():
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory):
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("data") / "set"
     collect(CollectConfig("minatar/breakout", folder, steps=60), quiet=True)
     return folder
 
 
-def test_an_indicator_that_raises_in_the_middle_of_a_run(data, tmp_path, capsys, monkeypatch):
+def test_an_indicator_that_raises_in_the_middle_of_a_run(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PROTOVALUE_CACHE", str(tmp_path / "cache"))
     (tmp_path / "mine.py").write_text(INDICATOR)
     words = ["pretrain", "--data", str(data), "--out", str(tmp_path / "run"), "--indicator", str(tmp_path / "mine.py")]
@@ -114,7 +116,9 @@ def test_an_indicator_that_raises_in_the_middle_of_a_run(data, tmp_path, capsys,
     )
 
 
-def test_a_method_that_raises_in_the_middle_of_a_run(data, tmp_path, capsys):
+def test_a_method_that_raises_in_the_middle_of_a_run(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "mine.py").write_text(METHOD)
     words = ["pretrain", "--method", str(tmp_path / "mine.py"), "--data", str(data), "--out", str(tmp_path / "run")]
     assert main([*words, "--steps", "1", "--threads", "1"]) == 2

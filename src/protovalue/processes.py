@@ -46,7 +46,7 @@ def unshielded() -> None:
 def one_thread() -> Iterator[None]:
     """Use one thread: sums have one order, and small matrices are not slowed down by waiting for a busy core."""
     import torch
-    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+    from threadpoolctl import threadpool_limits
 
     before = torch.get_num_threads()
     torch.set_num_threads(1)

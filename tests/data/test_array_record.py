@@ -1,6 +1,7 @@
 """ArrayRecord files by value: records in order, chunks that are too large, damage, the copy of a remote file."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from protovalue.data.sources import DamagedError, find_sources
 from protovalue.errors import UserError
 
 
-def riegeli(path):
+def riegeli(path: Any) -> list[bytes]:
     """Two records of 3 MB and 7 of few bytes, by the package itself."""
     from array_record.python.array_record_module import ArrayRecordWriter
 
@@ -27,7 +28,7 @@ def riegeli(path):
     return records
 
 
-def test_array_records_are_read_and_their_chunks_bounded(tmp_path, monkeypatch):
+def test_array_records_are_read_and_their_chunks_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "x.array_record-00000-of-00001"
     records = riegeli(path)
     (source,) = find_sources([str(path)], ".")
@@ -44,7 +45,7 @@ def test_array_records_are_read_and_their_chunks_bounded(tmp_path, monkeypatch):
         list(array_record.read_array_records(source))
 
 
-def test_every_chunk_of_an_array_record_is_looked_at(tmp_path, monkeypatch):
+def test_every_chunk_of_an_array_record_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The largest is found wherever it is: its head, and those before it, may lie across the blocks of 64 KiB."""
     from array_record.python.array_record_module import ArrayRecordWriter
 
@@ -64,7 +65,7 @@ def test_every_chunk_of_an_array_record_is_looked_at(tmp_path, monkeypatch):
             list(array_record.read_array_records(source))
 
 
-def test_a_chunk_is_at_least_as_long_as_it_has_records(tmp_path, monkeypatch):
+def test_a_chunk_is_at_least_as_long_as_it_has_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """60,000 records of no bytes take a few when stored; the next chunk begins 60,000 bytes on all the same."""
     from array_record.python.array_record_module import ArrayRecordWriter
 
@@ -80,7 +81,7 @@ def test_a_chunk_is_at_least_as_long_as_it_has_records(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("count", [0, 1])
-def test_few_records(tmp_path, count):
+def test_few_records(tmp_path: Path, count: int) -> None:
     from array_record.python.array_record_module import ArrayRecordWriter
 
     writer = ArrayRecordWriter(str(tmp_path / "x"), "group_size:1")
@@ -95,7 +96,7 @@ def test_few_records(tmp_path, count):
             list(array_record.read_array_records(source))
 
 
-def test_a_full_disk_names_the_copy_of_a_remote_file(tmp_path, monkeypatch):
+def test_a_full_disk_names_the_copy_of_a_remote_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The remote file is one of fsspec's in memory; there is no room for its copy."""
     import fsspec
 
@@ -106,13 +107,13 @@ def test_a_full_disk_names_the_copy_of_a_remote_file(tmp_path, monkeypatch):
     assert len(list(array_record.read_array_records(source))) == 9
 
     class Full:
-        def __enter__(self):
+        def __enter__(self) -> Any:
             return self
 
-        def __exit__(self, *_):
+        def __exit__(self, *_: Any) -> None:
             pass
 
-        def write(self, _):
+        def write(self, _: Any) -> None:
             raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Path, "open", lambda self, *_: Full())
@@ -120,7 +121,7 @@ def test_a_full_disk_names_the_copy_of_a_remote_file(tmp_path, monkeypatch):
         list(array_record.read_array_records(source))
 
 
-def test_damage_is_named_with_its_record(tmp_path):
+def test_damage_is_named_with_its_record(tmp_path: Path) -> None:
     """The last of nine records, of 131,000 bytes: a byte in its middle is flipped."""
     path = tmp_path / "x"
     records = riegeli(path)
@@ -136,7 +137,7 @@ def test_damage_is_named_with_its_record(tmp_path):
     assert found == list(enumerate(records[:8]))
 
 
-def test_a_file_that_was_cut_off(tmp_path):
+def test_a_file_that_was_cut_off(tmp_path: Path) -> None:
     path = tmp_path / "x"
     riegeli(path)
     whole = path.read_bytes()
@@ -147,7 +148,7 @@ def test_a_file_that_was_cut_off(tmp_path):
             list(array_record.read_array_records(source))
 
 
-def test_without_the_package(tmp_path, monkeypatch):
+def test_without_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 
     path = tmp_path / "x"

@@ -4,16 +4,19 @@ import gzip
 import struct
 import tracemalloc
 import zlib
+from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
 import pytest
 
 from protovalue.data.config import ImportDqnReplayConfig, ImportRluConfig
+from protovalue.data.dataset import Dataset
 from protovalue.data.import_dqn_replay import import_dqn_replay
 from protovalue.data.import_rlu import import_rlu
 from protovalue.errors import UserError
-from tests.data.helpers import bounded
+from tests.data.helpers import MadeUp, bounded
 from tests.data.published import (
     Ring,
     atari_episode,
@@ -26,15 +29,15 @@ from tests.data.published import (
 )
 
 
-def run_rlu(path, out, **settings):
+def run_rlu(path: Any, out: Any, **settings: Any) -> Dataset:
     return import_rlu(ImportRluConfig(source=(str(path),), out=out, **{"workers": 1, **settings}), quiet=True)
 
 
-def run_replay(folder, out):
+def run_replay(folder: Any, out: Any) -> Dataset:
     return import_dqn_replay(ImportDqnReplayConfig(source=(str(folder),), out=out), quiet=True)
 
 
-def npy(shape, kind="<f8", version=1, content=b""):
+def npy(shape: str | tuple[int, ...], kind: Any = "<f8", version: int = 1, content: bytes = b"") -> bytes:
     """A NumPy array's head, by hand, with little or nothing behind it."""
     head = f"{{'descr': {kind!r}, 'fortran_order': False, 'shape': {shape}, }}".encode()
     length = struct.pack("<H" if version == 1 else "<I", len(head))
@@ -42,12 +45,12 @@ def npy(shape, kind="<f8", version=1, content=b""):
 
 
 @pytest.fixture(scope="module")
-def episode():
+def episode() -> MadeUp:
     return atari_episode(5, np.random.default_rng(0))
 
 
 @pytest.fixture
-def ring(tmp_path, episode):
+def ring(tmp_path: Path, episode: MadeUp) -> Path:
     memory = Ring(20)
     memory.add_episode(episode)
     return memory.save(tmp_path / "Breakout" / "1" / "replay_logs", 0)
@@ -77,7 +80,9 @@ def ring(tmp_path, episode):
         ("$store$_observation", npy("(10000001, 84, 84)", "|u1"), "found 10000001 slots, expected 1 to 10000000"),
     ],
 )  # fmt: skip
-def test_what_a_replay_file_announces_is_bounded(ring, tmp_path, name, content, expected):
+def test_what_a_replay_file_announces_is_bounded(
+    ring: Path, tmp_path: Path, name: str, content: Any, expected: str
+) -> None:
     path = ring / f"{name}_ckpt.0.gz"
     path.write_bytes(gzip.compress(content))
     with pytest.raises(UserError, match=expected) as raised:
@@ -86,14 +91,14 @@ def test_what_a_replay_file_announces_is_bounded(ring, tmp_path, name, content, 
     assert len(str(raised.value)) < 400
 
 
-def test_a_long_list_of_slots_is_not_listed(ring, tmp_path):
+def test_a_long_list_of_slots_is_not_listed(ring: Path, tmp_path: Path) -> None:
     with gzip.open(ring / "invalid_range_ckpt.0.gz", "wb") as file:
         np.save(file, np.arange(100, 1124))
     with pytest.raises(UserError, match=r"found 100, 101, 102, 103, 104, 105, 106, 107, \.\.\., expected the cursor 8"):
         run_replay(ring, tmp_path / "set")
 
 
-def peak(call):
+def peak(call: Any) -> tuple[int, str]:
     """Return the most bytes that Python and NumPy held during a call."""
     tracemalloc.start()
     try:
@@ -104,7 +109,7 @@ def peak(call):
         tracemalloc.stop()
 
 
-def test_a_length_that_the_file_does_not_have_takes_no_memory(tmp_path):
+def test_a_length_that_the_file_does_not_have_takes_no_memory(tmp_path: Path) -> None:
     """A record of 200 MB, of which the file has 1,000 bytes: plain and compressed."""
     length = struct.pack("<Q", 200_000_000)
     content = length + masked(length) + bytes(1000)
@@ -118,7 +123,7 @@ def test_a_length_that_the_file_does_not_have_takes_no_memory(tmp_path):
 
 
 @pytest.mark.parametrize("length", [(256 << 20) + 1, (4 << 30) - 1, (1 << 64) - 1])
-def test_a_record_longer_than_an_episode_can_be(tmp_path, length):
+def test_a_record_longer_than_an_episode_can_be(tmp_path: Path, length: int) -> None:
     packed = struct.pack("<Q", length)
     path = tmp_path / "Breakout" / "run_1-00000-of-00001"
     path.parent.mkdir()
@@ -129,10 +134,10 @@ def test_a_record_longer_than_an_episode_can_be(tmp_path, length):
         run_rlu(path, tmp_path / "set")
 
 
-def huge_png(width, height):
+def huge_png(width: Any, height: Any) -> Any:
     """A grey PNG of zeros, by hand: its pixels are compressed a thousandfold."""
 
-    def part(kind, data):
+    def part(kind: Any, data: Any) -> Any:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
     head = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
@@ -140,7 +145,7 @@ def huge_png(width, height):
     return b"\x89PNG\r\n\x1a\n" + part(b"IHDR", head) + part(b"IDAT", pixels) + part(b"IEND", b"")
 
 
-def shard(tmp_path, episode, **changes):
+def shard(tmp_path: Path, episode: Any, **changes: Any) -> Path:
     data = write_atari(tmp_path / "source", [episode])
     path = tmp_path / "Breakout" / "run_1-00000-of-00001"
     path.parent.mkdir()
@@ -159,16 +164,18 @@ def shard(tmp_path, episode, **changes):
         ({"checkpoint_idx": np.array([1 << 31])}, "found checkpoint_idx 2147483648, expected the number of a"),
     ],
 )
-def test_a_record_of_wrong_kinds_is_one_line(tmp_path, episode, changes, expected):
+def test_a_record_of_wrong_kinds_is_one_line(
+    tmp_path: Path, episode: MadeUp, changes: dict[str, Any], expected: str
+) -> None:
     with pytest.raises(UserError, match=expected):
         run_rlu(shard(tmp_path, episode, **changes), tmp_path / "set")
 
 
 @pytest.mark.parametrize("key", ["observations", "actions", "checkpoint_idx"])
-def test_a_feature_that_cannot_be_decoded_is_one_line(tmp_path, episode, key):
+def test_a_feature_that_cannot_be_decoded_is_one_line(tmp_path: Path, episode: MadeUp, key: str) -> None:
     """A field that announces more bytes than there are, inside a record whose checksums hold."""
     data = write_atari(tmp_path / "source", [episode])
-    good = rlu_record(data.episode(0), 0, **{key: None})
+    good = rlu_record(data.episode(0), 0, **dict[str, Any]({key: None}))
     entry = message(1, key.encode()) + message(2, b"\x0a\xff\xff\xff\x7f")
     path = tmp_path / "Breakout" / "run_1-00000-of-00001"
     path.parent.mkdir()
@@ -177,7 +184,7 @@ def test_a_feature_that_cannot_be_decoded_is_one_line(tmp_path, episode, key):
         run_rlu(path, tmp_path / "set")
 
 
-def test_bombs_of_all_formats_are_refused_in_bounded_memory(tmp_path, episode):
+def test_bombs_of_all_formats_are_refused_in_bounded_memory(tmp_path: Path, episode: MadeUp) -> None:
     """Each would take 100 MB or more; the process has room for 80 MiB beside what it takes to start."""
     png = shard(tmp_path / "png", episode, observations=[huge_png(9000, 9000)] * 5)
     ring = Ring(20)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,7 +29,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("env_id", "options", "steps"), CASES)
-def test_every_transition_is_what_the_environment_showed(tmp_path, env_id, options, steps):
+def test_every_transition_is_what_the_environment_showed(tmp_path: Path, env_id: Any, options: Any, steps: Any) -> None:
     """Play the same actions in a fresh environment and compare its own stacked observations with the sampler's."""
     config = CollectConfig(env_id, tmp_path / "set", steps=steps, num_envs=3, seed=7, options=options)
     data = collect(config, quiet=True)
@@ -36,7 +37,7 @@ def test_every_transition_is_what_the_environment_showed(tmp_path, env_id, optio
     env = make(env_id, 3, **options.given())
     policy = RandomPolicy(env.num_actions, np.random.default_rng(policy_seed))
     obs, _ = env.reset(seed=env_seed.generate_state(3) >> 1)
-    shown, running = [], [[] for _ in range(3)]  # episodes in the order in which they ended
+    shown, running = [], [list[Any]() for _ in range(3)]  # episodes in the order in which they ended
     for step in range(-(-steps // 3)):
         actions = policy(obs)
         after, rewards, terminated, truncated, info = env.step(actions)
@@ -62,14 +63,14 @@ def test_every_transition_is_what_the_environment_showed(tmp_path, env_id, optio
     assert len({End(end) for end in data.ends}) >= 2, "the case must contain different kinds of ends"
 
 
-def test_same_seed_same_data_other_seed_other_data(tmp_path):
-    def checksum(name, seed):
+def test_same_seed_same_data_other_seed_other_data(tmp_path: Path) -> None:
+    def checksum(name: Any, seed: Any) -> str:
         return collect(CollectConfig("minatar/freeway", tmp_path / name, steps=300, seed=seed), quiet=True).checksum
 
     assert checksum("a", 0) == checksum("b", 0) != checksum("c", 1)
 
 
-def test_continuing_adds_new_experience(tmp_path):
+def test_continuing_adds_new_experience(tmp_path: Path) -> None:
     first = collect(CollectConfig("minatar/breakout", tmp_path / "set", steps=300), quiet=True)
     before = [first.episode(i) for i in range(first.num_episodes)]
     same = collect(CollectConfig("minatar/breakout", tmp_path / "set", steps=300), quiet=True)
@@ -91,16 +92,15 @@ def test_continuing_adds_new_experience(tmp_path):
         ({"options": EnvOptions(sticky=0.0)}, "holds a data set with env_options"),
     ],
 )
-def test_continuing_something_else_is_refused(tmp_path, changes, message):
+def test_continuing_something_else_is_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     collect(CollectConfig("minatar/breakout", tmp_path / "set", steps=50), quiet=True)
+    usual: dict[str, Any] = {"env": "minatar/breakout", "out": tmp_path / "set", "steps": 99}
     with pytest.raises(UserError, match=message):
-        collect(
-            CollectConfig(**{"env": "minatar/breakout", "out": tmp_path / "set", "steps": 99} | changes), quiet=True
-        )
+        collect(CollectConfig(**usual | changes), quiet=True)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_interrupted_and_continued_from_the_command_line(tmp_path, number):
+def test_interrupted_and_continued_from_the_command_line(tmp_path: Path, number: Any) -> None:
     command = [sys.executable, "-m", "protovalue.cli", "collect", "minatar/breakout", "--out", str(tmp_path / "set")]
     process = subprocess.Popen([*command, "--steps", "100000000"], stderr=subprocess.PIPE, text=True)
     while not (tmp_path / "set" / "episodes.bin").exists() or not (tmp_path / "set" / "episodes.bin").stat().st_size:

@@ -7,6 +7,8 @@ import random
 import signal
 import struct
 import zlib
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +23,8 @@ from protovalue.data.format import End
 from protovalue.data.info import contact_sheet, info, verify
 from protovalue.data.writer import DatasetWriter
 from protovalue.errors import UserError
-from tests.data.helpers import made_up, manifest, record, write
+from protovalue.files import truncate
+from tests.data.helpers import MadeUp, made_up, manifest, record, write
 
 FILES = ("manifest.json", "episodes.bin", "chunks.bin", "actions.bin", "rewards.bin", "frames.bin")
 
@@ -34,7 +37,9 @@ FILES = ("manifest.json", "episodes.bin", "chunks.bin", "actions.bin", "rewards.
     kind=st.sampled_from([("uint8", (2, 3)), ("bool", (3, 3, 2)), ("uint8", (5,)), ("bool", (1,))]),
     seed=st.integers(0, 99),
 )
-def test_round_trip(tmp_path_factory, lengths, ends, chunk, kind, seed):
+def test_round_trip(
+    tmp_path_factory: pytest.TempPathFactory, lengths: Any, ends: Any, chunk: Any, kind: Any, seed: Any
+) -> None:
     rng = np.random.default_rng(seed)
     changes = {"chunk_frames": chunk, "frame_dtype": kind[0], "frame_shape": kind[1]}
     episodes = [made_up(n, rng, end, manifest(**changes)) for n, end in zip(lengths, ends, strict=False)]
@@ -51,7 +56,7 @@ def test_round_trip(tmp_path_factory, lengths, ends, chunk, kind, seed):
         assert found.end == expected.end
 
 
-def test_a_reader_written_from_the_documentation_alone(tmp_path):
+def test_a_reader_written_from_the_documentation_alone(tmp_path: Path) -> None:
     """docs/formats.md in forty lines of struct, zlib and zstd, without this package's reading code."""
     rng = np.random.default_rng(0)
     episodes = [made_up(n, rng, end) for n, end in ((5, End.TERMINATED), (1, End.TRUNCATED), (9, End.CUT))]
@@ -85,7 +90,7 @@ def test_a_reader_written_from_the_documentation_alone(tmp_path):
         assert offset + size == frames_end
 
 
-def test_bool_frames_are_packed_bits(tmp_path):
+def test_bool_frames_are_packed_bits(tmp_path: Path) -> None:
     """Nine booleans fill two bytes per frame only as a whole chunk: 4 frames of 9 are 36 bits, 5 bytes."""
     frames = np.array([[1, 0, 0, 0, 0, 0, 0, 0, 1], [0] * 9, [1] * 9, [0, 1] * 4 + [0]], np.bool_).reshape(4, 3, 3)
     episode = made_up(3, np.random.default_rng(0), like=manifest(frame_dtype="bool", frame_shape=(3, 3)))
@@ -98,7 +103,7 @@ def test_bool_frames_are_packed_bits(tmp_path):
 
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("where", [0.0, 0.3, 0.99])
-def test_one_flipped_byte_anywhere_is_found(tmp_path, name, where):
+def test_one_flipped_byte_anywhere_is_found(tmp_path: Path, name: str, where: float) -> None:
     rng = np.random.default_rng(3)
     write(tmp_path / "set", [made_up(n, rng) for n in (7, 3, 11)])
     verify(DataVerifyConfig(tmp_path / "set"))
@@ -110,7 +115,7 @@ def test_one_flipped_byte_anywhere_is_found(tmp_path, name, where):
         verify(DataVerifyConfig(tmp_path / "set"))
 
 
-def test_verify_names_the_first_damaged_part(tmp_path):
+def test_verify_names_the_first_damaged_part(tmp_path: Path) -> None:
     rng = np.random.default_rng(3)
     write(tmp_path / "set", [made_up(4, rng) for _ in range(6)])
     path = tmp_path / "set" / "actions.bin"
@@ -122,7 +127,7 @@ def test_verify_names_the_first_damaged_part(tmp_path):
         verify(DataVerifyConfig(tmp_path / "set"))
 
 
-def test_damaged_frames_are_never_returned(tmp_path):
+def test_damaged_frames_are_never_returned(tmp_path: Path) -> None:
     data = write(tmp_path / "set", [made_up(30, np.random.default_rng(0))])
     path = tmp_path / "set" / "frames.bin"
     raw = bytearray(path.read_bytes())
@@ -133,7 +138,7 @@ def test_damaged_frames_are_never_returned(tmp_path):
 
 
 @pytest.mark.parametrize("name", FILES[1:])
-def test_a_truncated_or_missing_file_is_refused_at_opening(tmp_path, name):
+def test_a_truncated_or_missing_file_is_refused_at_opening(tmp_path: Path, name: str) -> None:
     write(tmp_path / "set", [made_up(5, np.random.default_rng(0))])
     path = tmp_path / "set" / name
     os.truncate(path, path.stat().st_size - 1)
@@ -144,7 +149,7 @@ def test_a_truncated_or_missing_file_is_refused_at_opening(tmp_path, name):
         open_dataset(tmp_path / "set")
 
 
-def test_not_a_data_set(tmp_path):
+def test_not_a_data_set(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="not a data set: manifest.json is missing"):
         open_dataset(tmp_path)
     (tmp_path / "manifest.json").write_text("{")
@@ -156,7 +161,7 @@ def test_not_a_data_set(tmp_path):
         DatasetWriter(tmp_path, manifest(), {})
 
 
-def test_an_empty_data_set_opens(tmp_path):
+def test_an_empty_data_set_opens(tmp_path: Path) -> None:
     data = write(tmp_path / "set", [])
     assert (data.num_episodes, data.num_transitions) == (0, 0)
     info(DataInfoConfig((tmp_path / "set",)))
@@ -164,12 +169,14 @@ def test_an_empty_data_set_opens(tmp_path):
         contact_sheet(data)
 
 
-def test_a_writer_killed_at_any_instant_loses_no_complete_episode(tmp_path, caplog):
+def test_a_writer_killed_at_any_instant_loses_no_complete_episode(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """Twenty writers are killed with -9, each continuing the last one's folder; every announced episode is there."""
     chance = random.Random(5)
     path, announced = tmp_path / "set", 0
 
-    def episode_number(number):
+    def episode_number(number: Any) -> MadeUp:
         return made_up(1 + number % 13, np.random.default_rng(number), list(End)[number % 3])
 
     for _ in range(20):
@@ -211,7 +218,7 @@ def test_a_writer_killed_at_any_instant_loses_no_complete_episode(tmp_path, capl
     verify(DataVerifyConfig(path))
 
 
-def test_half_an_episode_at_the_end_is_ignored_and_cut_off(tmp_path, caplog):
+def test_half_an_episode_at_the_end_is_ignored_and_cut_off(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     rng = np.random.default_rng(0)
     episodes = [made_up(4, rng) for _ in range(3)]
     with pytest.raises(RuntimeError), DatasetWriter(tmp_path / "set", manifest(), {}) as writer:
@@ -229,19 +236,21 @@ def test_half_an_episode_at_the_end_is_ignored_and_cut_off(tmp_path, caplog):
     verify(DataVerifyConfig(tmp_path / "set"))
 
 
-def test_keeping_only_the_first_episodes_survives_a_kill_while_files_shrink(tmp_path, monkeypatch, caplog):
+def test_keeping_only_the_first_episodes_survives_a_kill_while_files_shrink(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     episodes = [made_up(4, np.random.default_rng(i)) for i in range(5)]
     write(tmp_path / "set", episodes)
-    real, calls = writing.truncate, []
+    calls: list[Path] = []
 
     class Killed(BaseException):
         pass
 
-    def dies(path, size):
+    def dies(path: Any, size: Any) -> None:
         if len(calls) == 2:
             raise Killed
         calls.append(path)
-        real(path, size)
+        truncate(path, size)
 
     monkeypatch.setattr(writing, "truncate", dies)
     with pytest.raises(Killed):
@@ -260,7 +269,7 @@ def test_keeping_only_the_first_episodes_survives_a_kill_while_files_shrink(tmp_
     [("env_id", "gym/Other-v0"), ("env_options", {}), ("frame_shape", (3, 2)), ("frame_dtype", "bool"), ("stack", 3),
      ("num_actions", 5), ("rewards", "clipped")],
 )  # fmt: skip
-def test_a_writer_goes_on_only_with_its_own_kind(tmp_path, name, value):
+def test_a_writer_goes_on_only_with_its_own_kind(tmp_path: Path, name: str, value: Any) -> None:
     write(tmp_path / "set", [made_up(3, np.random.default_rng(0))])
     before = (tmp_path / "set" / "manifest.json").read_bytes()
     with pytest.raises(UserError, match=f"set: holds a data set with {name} .*, expected "):
@@ -270,7 +279,7 @@ def test_a_writer_goes_on_only_with_its_own_kind(tmp_path, name, value):
         assert writer.manifest.chunk_frames == 4
 
 
-def test_a_writer_closes_what_it_opened(tmp_path):
+def test_a_writer_closes_what_it_opened(tmp_path: Path) -> None:
     with DatasetWriter(tmp_path / "set", manifest(), {"by": "test"}) as writer:
         descriptors = list(writer._files.values())
         assert [os.fstat(descriptor).st_size for descriptor in descriptors] == [0] * 5
@@ -279,13 +288,13 @@ def test_a_writer_closes_what_it_opened(tmp_path):
             os.fstat(descriptor)
 
 
-def test_two_writers_are_refused(tmp_path):
+def test_two_writers_are_refused(tmp_path: Path) -> None:
     with DatasetWriter(tmp_path / "set", manifest(), {}):
         with pytest.raises(UserError, match=f"in use by another process \\(pid {os.getpid()}\\)"):
             DatasetWriter(tmp_path / "set", manifest(), {})
 
 
-def test_a_full_disk_keeps_the_complete_episodes(tmp_path, monkeypatch):
+def test_a_full_disk_keeps_the_complete_episodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     episodes = [made_up(4, np.random.default_rng(i)) for i in range(3)]
     real_write = os.write
     with pytest.raises(UserError, match="No space left on device; 2 complete episodes are kept"):
@@ -293,7 +302,7 @@ def test_a_full_disk_keeps_the_complete_episodes(tmp_path, monkeypatch):
             record(writer, episodes[0])
             record(writer, episodes[1])
 
-            def full(descriptor, data):
+            def full(descriptor: Any, data: Any) -> int:
                 if len(data) > 20:
                     return real_write(descriptor, bytes(data)[:20])
                 raise OSError(28, "No space left on device")
@@ -306,7 +315,7 @@ def test_a_full_disk_keeps_the_complete_episodes(tmp_path, monkeypatch):
     assert np.array_equal(data.episode(1).frames, episodes[1].frames)
 
 
-def test_several_folders_open_as_one(tmp_path):
+def test_several_folders_open_as_one(tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
     first, second = [made_up(3, rng), made_up(6, rng)], [made_up(2, rng)]
     write(tmp_path / "a", first)
@@ -332,7 +341,7 @@ def test_several_folders_open_as_one(tmp_path):
         open_dataset(tmp_path / "a", tmp_path / "c")
 
 
-def test_checksum_is_of_the_contents(tmp_path):
+def test_checksum_is_of_the_contents(tmp_path: Path) -> None:
     episodes = [made_up(n, np.random.default_rng(n)) for n in (3, 4)]
     one, same = write(tmp_path / "one", episodes), write(tmp_path / "same", episodes)
     assert one.checksum == same.checksum
@@ -340,7 +349,7 @@ def test_checksum_is_of_the_contents(tmp_path):
     assert write(tmp_path / "other", episodes).checksum != one.checksum
 
 
-def test_all_frames_in_memory_if_they_just_fit(tmp_path):
+def test_all_frames_in_memory_if_they_just_fit(tmp_path: Path) -> None:
     """Two episodes of 4 and 6 frames of 6 bytes: 60."""
     for budget, fits in ((59, False), (60, True)):
         data = write(tmp_path / str(budget), [made_up(n, np.random.default_rng(n)) for n in (3, 5)])
@@ -349,7 +358,7 @@ def test_all_frames_in_memory_if_they_just_fit(tmp_path):
         assert data.load(0) == fits, "what is there stays there"
 
 
-def test_a_folder_that_nobody_needs_any_more_is_closed(tmp_path):
+def test_a_folder_that_nobody_needs_any_more_is_closed(tmp_path: Path) -> None:
     write(tmp_path / "set", [made_up(3, np.random.default_rng(0))])
     folder = Folder(tmp_path / "set")
     descriptor = folder._frames
@@ -359,7 +368,7 @@ def test_a_folder_that_nobody_needs_any_more_is_closed(tmp_path):
         os.fstat(descriptor)
 
 
-def test_opening_maps_and_does_not_read(tmp_path):
+def test_opening_maps_and_does_not_read(tmp_path: Path) -> None:
     """A sparse frames file of 200 GB: opening and reading one chunk must not touch the rest."""
     write(tmp_path / "set", [made_up(5, np.random.default_rng(0))])
     with pytest.raises(RuntimeError), DatasetWriter(tmp_path / "set", manifest(), {}):

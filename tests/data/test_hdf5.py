@@ -4,6 +4,9 @@ import io
 import json
 import os
 import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import gymnasium
 import h5py
@@ -13,6 +16,7 @@ from PIL import Image
 
 from protovalue.data.collect import manifest_of
 from protovalue.data.config import ImportMinariConfig
+from protovalue.data.dataset import Dataset
 from protovalue.data.format import End
 from protovalue.data.import_minari import Spaces, encode_episode, import_minari
 from protovalue.envs.registry import make
@@ -20,12 +24,12 @@ from protovalue.errors import UserError
 from tests.data.published import write_counting, write_inflating, write_metadata
 
 
-def run_minari(folder, out, **settings):
+def run_minari(folder: Any, out: Any, **settings: Any) -> Dataset:
     config = ImportMinariConfig(source=(str(folder),), out=out, **{"workers": 1, "env": "gym/Counting-v0", **settings})
     return import_minari(config, quiet=True)
 
 
-def test_the_small_data_set_is_good(tmp_path):
+def test_the_small_data_set_is_good(tmp_path: Path) -> None:
     gzipped = {"compression": "gzip", "shuffle": True, "fletcher32": True, "chunks": True}
     for number, settings in enumerate(({}, {"chunks": True}, {"chunks": (2,)}, gzipped)):
         folder = write_counting(tmp_path / str(number), rewards=settings, actions=settings)
@@ -65,7 +69,7 @@ ANNOUNCED = {"shape": (10**12,), "dtype": "i8", "data": ..., "chunks": (1024,)}
          "observations: damaged: found 0 chunks of it, expected 5"),
     ],
 )  # fmt: skip
-def test_what_an_hdf5_file_announces_is_bounded(tmp_path, settings, expected):
+def test_what_an_hdf5_file_announces_is_bounded(tmp_path: Path, settings: dict[str, Any], expected: str | None) -> None:
     folder = write_counting(tmp_path / "data", **settings)
     if expected is None:
         assert run_minari(folder, tmp_path / "set").num_transitions == 4
@@ -76,7 +80,7 @@ def test_what_an_hdf5_file_announces_is_bounded(tmp_path, settings, expected):
     assert "\n" not in str(raised.value)
 
 
-def test_a_chunk_of_hdf5_that_expands_without_end(tmp_path):
+def test_a_chunk_of_hdf5_that_expands_without_end(tmp_path: Path) -> None:
     """HDF5 itself would inflate all of it."""
     assert run_minari(write_inflating(tmp_path / "good", 32), tmp_path / "one").episode(0).rewards.tolist() == [0] * 4
     with pytest.raises(UserError, match="rewards: chunk 0: damaged: found more than its 32 bytes"):
@@ -92,7 +96,7 @@ def test_a_chunk_of_hdf5_that_expands_without_end(tmp_path):
         run_minari(folder, tmp_path / "four")
 
 
-def test_hdf5_reads_no_other_file(tmp_path):
+def test_hdf5_reads_no_other_file(tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_bytes(bytes(range(32)))
     folder = write_counting(tmp_path / "external")
@@ -125,7 +129,7 @@ def test_hdf5_reads_no_other_file(tmp_path):
         run_minari(folder, tmp_path / "four")
 
 
-def test_names_of_episodes_that_are_no_numbers(tmp_path):
+def test_names_of_episodes_that_are_no_numbers(tmp_path: Path) -> None:
     folder = write_counting(tmp_path / "data")
     with h5py.File(folder / "main_data.hdf5", "a") as file:
         for name in ("episode_" + "9" * 5000, "episode_007", "episode_\u0663", "episode_-1", "notes"):
@@ -133,7 +137,7 @@ def test_names_of_episodes_that_are_no_numbers(tmp_path):
     assert run_minari(folder, tmp_path / "set").num_episodes == 1
 
 
-def test_damage_inside_hdf5_is_named(tmp_path):
+def test_damage_inside_hdf5_is_named(tmp_path: Path) -> None:
     """Bytes flipped all over the file: a line that names it, or an episode."""
     folder = write_counting(tmp_path / "data", rewards={"chunks": True}, observations={"chunks": (2, 3)})
     path = folder / "main_data.hdf5"
@@ -154,19 +158,19 @@ def test_damage_inside_hdf5_is_named(tmp_path):
 
 
 @pytest.fixture
-def pictures(monkeypatch):
+def pictures(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """An environment with images of 40 x 48, as Minari stores them."""
 
     class Pictures(gymnasium.Env):
         observation_space = gymnasium.spaces.Box(0, 255, (40, 48, 3), np.uint8)
         action_space = gymnasium.spaces.Discrete(3, start=5)
 
-    gymnasium.register("Jpegs-v0", Pictures)
+    gymnasium.register("Jpegs-v0", Pictures)  # type: ignore[arg-type]  # a class that takes no options
     yield
     del gymnasium.registry["Jpegs-v0"]
 
 
-def jpeg(height, width, mode="RGB"):
+def jpeg(height: Any, width: Any, mode: str = "RGB") -> np.ndarray:
 
     buffer = io.BytesIO()
     Image.new(mode, (width, height)).save(buffer, "JPEG")
@@ -185,7 +189,9 @@ def jpeg(height, width, mode="RGB"):
     ],
 )
 @pytest.mark.parametrize("rows", [True, False])
-def test_images_of_another_size_are_not_decoded(tmp_path, pictures, image, expected, rows):
+def test_images_of_another_size_are_not_decoded(
+    tmp_path: Path, pictures: None, image: Any, expected: str | None, rows: bool
+) -> None:
     folder = write_counting(tmp_path / "data")
     low, high = np.zeros((40, 48, 3), int).tolist(), np.full((40, 48, 3), 255).tolist()
     box = {"type": "Box", "dtype": "uint8", "shape": [40, 48, 3], "low": low, "high": high}
@@ -229,7 +235,7 @@ def test_images_of_another_size_are_not_decoded(tmp_path, pictures, image, expec
         ({"dataset_id": {}}, "field dataset_id: found an object with 0 fields, expected text or null"),
     ],
 )
-def test_a_description_of_wrong_types_is_one_line(tmp_path, changes, expected):
+def test_a_description_of_wrong_types_is_one_line(tmp_path: Path, changes: dict[str, Any], expected: str) -> None:
     folder = write_counting(tmp_path / "data")
     write_metadata(folder, **changes)
     with pytest.raises(UserError) as raised:
@@ -238,7 +244,7 @@ def test_a_description_of_wrong_types_is_one_line(tmp_path, changes, expected):
     assert expected.removesuffix(" or null") in str(raised.value)
 
 
-def test_a_description_that_is_too_long(tmp_path):
+def test_a_description_that_is_too_long(tmp_path: Path) -> None:
     folder = write_counting(tmp_path / "data")
     os.truncate(folder / "metadata.json", (64 << 20) + 1)
     with pytest.raises(UserError, match=r"metadata.json: found 67108865 bytes, expected at most 67108864"):
@@ -254,7 +260,7 @@ def test_a_description_that_is_too_long(tmp_path):
         {"id": "Trapped-v0", "entry_point": "booby trap"},
     ],
 )
-def test_a_file_names_no_module(tmp_path, monkeypatch, spec):
+def test_a_file_names_no_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spec: dict[str, Any]) -> None:
     """The module would leave a mark if it were imported."""
     (tmp_path / "booby_trap.py").write_text(f"open({str(tmp_path / 'sprung')!r}, 'w')\n")
     monkeypatch.syspath_prepend(str(tmp_path))

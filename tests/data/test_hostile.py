@@ -2,6 +2,8 @@
 
 import json
 import os
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,14 +25,14 @@ from tests.data.helpers import bounded, forge, made_up, manifest, record, reseal
 
 
 @pytest.fixture
-def folder(tmp_path):
+def folder(tmp_path: Path) -> Path:
     """Three episodes of 7, 3 and 11 steps in chunks of 4 frames: 2, 1 and 3 chunks."""
     rng = np.random.default_rng(3)
     write(tmp_path / "set", [made_up(n, rng) for n in (7, 3, 11)])
     return tmp_path / "set"
 
 
-def flip(path, place):
+def flip(path: Any, place: Any) -> None:
     raw = bytearray(path.read_bytes())
     raw[place] ^= 0x10
     path.write_bytes(raw)
@@ -72,13 +74,15 @@ def flip(path, place):
         ({"stack": ...}, "field stack: missing, expected a whole number"),
     ],
 )
-def test_a_manifest_of_wrong_types_is_one_line(folder, changes, message, capsys):
+def test_a_manifest_of_wrong_types_is_one_line(
+    folder: Path, changes: dict[str, Any], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     reseal(folder, **changes)
     assert main(["data", "info", str(folder)]) == 2
     assert capsys.readouterr().err.startswith(f"pvn: {folder / 'manifest.json'}: {message}")
 
 
-def test_other_formats_and_versions_are_named(folder):
+def test_other_formats_and_versions_are_named(folder: Path) -> None:
     reseal(folder, version=2)
     with pytest.raises(UserError, match=r"manifest.json: format version 2, this program reads version 1"):
         open_dataset(folder)
@@ -87,7 +91,7 @@ def test_other_formats_and_versions_are_named(folder):
         open_dataset(folder)
 
 
-def test_the_largest_manifest_that_is_allowed():
+def test_the_largest_manifest_that_is_allowed() -> None:
     """8,192 x 8,192 bytes are 64 MiB: four of them fit into a chunk and into an observation, five do not."""
     for fits in ({"chunk_frames": 4, "stack": 4}, {"num_actions": (1 << 31) - 1}, {"episodes": (1 << 62) - 1}):
         manifest(**{"frame_shape": (8192, 8192), "chunk_frames": 1, "stack": 1, **fits})
@@ -117,7 +121,7 @@ def test_the_largest_manifest_that_is_allowed():
         (1, "frames_end", 1, "episode 1: found frames_end 1, expected a place further on"),
     ],
 )
-def test_episode_records_that_cannot_be(folder, episode, field, value, message):
+def test_episode_records_that_cannot_be(folder: Path, episode: int, field: str, value: int, message: str) -> None:
     table = np.fromfile(folder / "episodes.bin", fmt.EPISODE)
     table[field][episode] = value
     forge(folder, episodes=table)
@@ -127,7 +131,7 @@ def test_episode_records_that_cannot_be(folder, episode, field, value, message):
     assert message in str(raised.value)
 
 
-def test_records_that_the_manifest_does_not_describe(folder):
+def test_records_that_the_manifest_does_not_describe(folder: Path) -> None:
     table = np.fromfile(folder / "episodes.bin", fmt.EPISODE)
     table["checkpoint"][1] = 5
     forge(folder, episodes=table)
@@ -136,14 +140,14 @@ def test_records_that_the_manifest_does_not_describe(folder):
         open_dataset(folder)
 
 
-def test_a_flipped_byte_of_a_record_is_named_at_opening(folder):
+def test_a_flipped_byte_of_a_record_is_named_at_opening(folder: Path) -> None:
     flip(folder / "episodes.bin", 64 + 40)
     with pytest.raises(UserError, match=r"episodes.bin: damaged at byte 64 or after \(episode 1\)"):
         open_dataset(folder)
 
 
 @pytest.mark.parametrize("value", [-1, 4, 1 << 30])
-def test_actions_out_of_range_are_found_when_they_are_read(folder, value):
+def test_actions_out_of_range_are_found_when_they_are_read(folder: Path, value: int) -> None:
     actions = np.fromfile(folder / "actions.bin", fmt.ACTION)
     actions[8] = value
     forge(folder, actions=actions)
@@ -160,7 +164,7 @@ def test_actions_out_of_range_are_found_when_they_are_read(folder, value):
 @pytest.mark.parametrize(
     ("name", "place", "episode"), [("actions.bin", 30, 1), ("rewards.bin", 70, 2), ("chunks.bin", 20, 0)]
 )
-def test_what_training_reads_is_checked_when_it_is_read(folder, name, place, episode):
+def test_what_training_reads_is_checked_when_it_is_read(folder: Path, name: str, place: int, episode: int) -> None:
     flip(folder / name, place)
     start = {"actions.bin": 28, "rewards.bin": 40, "chunks.bin": 0}[name]
     expected = rf"{name}: damaged at byte {start} or after \(episode {episode}\)"
@@ -188,10 +192,15 @@ def test_what_training_reads_is_checked_when_it_is_read(folder, name, place, epi
                 Sampler(data, 64, seed=0).batch(0)
 
 
-def test_an_episode_is_checked_once(folder, monkeypatch):
+def test_an_episode_is_checked_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     checked = []
     real = Folder.check
-    monkeypatch.setattr(Folder, "check", lambda self, index: (checked.append(index), real(self, index))[1])
+
+    def noted(self: Any, index: Any) -> np.ndarray:
+        checked.append(index)
+        return real(self, index)
+
+    monkeypatch.setattr(Folder, "check", noted)
     data = open_dataset(folder)
     episodes = np.array([2, 0, 2, 2])
     for _ in range(3):
@@ -203,7 +212,7 @@ def test_an_episode_is_checked_once(folder, monkeypatch):
     assert checked == [0, 2, 1]
 
 
-def test_chunks_that_overlap_or_leave_gaps(folder):
+def test_chunks_that_overlap_or_leave_gaps(folder: Path) -> None:
     chunks = np.fromfile(folder / "chunks.bin", fmt.CHUNK)
     for field, number, change in (("offset", 1, 1), ("size", 1, -1), ("offset", 2, -1)):
         forged = chunks.copy()
@@ -220,7 +229,7 @@ def zstd_of_zeros(blocks: int, announced: int | None) -> bytes:
     return head + b"".join(kinds)
 
 
-def one_chunk(tmp_path, content: bytes):
+def one_chunk(tmp_path: Path, content: bytes) -> Path:
     """A data set of one episode of 15 steps, 16 Atari frames, whose only chunk is `content`; all checksums hold."""
     folder = tmp_path / "set"
     like = manifest(frame_shape=(84, 84), chunk_frames=16)
@@ -242,14 +251,14 @@ BOMBS = {
 }
 
 
-def test_the_bombs_are_what_they_say():
+def test_the_bombs_are_what_they_say() -> None:
     assert len(BOMBS["announced"][0]) == 98_318
     small = zstandard.ZstdDecompressor().decompress(zstd_of_zeros(2, 262_144))
     assert small == bytes(262_144)
 
 
 @pytest.mark.parametrize("name", BOMBS)
-def test_a_chunk_that_does_not_hold_just_its_frames(tmp_path, name):
+def test_a_chunk_that_does_not_hold_just_its_frames(tmp_path: Path, name: str) -> None:
     content, message = BOMBS[name]
     folder = one_chunk(tmp_path, content)
     expected = rf"frames.bin: damaged at byte 0 .*\(episode 0\).*{message}"
@@ -259,7 +268,7 @@ def test_a_chunk_that_does_not_hold_just_its_frames(tmp_path, name):
         open_dataset(folder).episode(0)
 
 
-def test_bombs_are_refused_in_bounded_memory(tmp_path):
+def test_bombs_are_refused_in_bounded_memory(tmp_path: Path) -> None:
     """3 GB in 96 kB: each is refused by a process with room for 100 MiB."""
     folders = [one_chunk(tmp_path / str(number), content) for number, (content, _) in enumerate(BOMBS.values())]
     done = bounded(
@@ -275,7 +284,7 @@ def test_bombs_are_refused_in_bounded_memory(tmp_path):
     assert done.stdout.split() == ["refused"] * len(folders), done.stderr
 
 
-def test_noise_fits_into_what_a_chunk_may_take(tmp_path):
+def test_noise_fits_into_what_a_chunk_may_take(tmp_path: Path) -> None:
     """Random bytes do not compress: zstd makes them a little larger."""
     for shape in ((1,), (84, 84), (300, 300)):
         codec = FrameCodec(shape, "uint8")
@@ -289,7 +298,7 @@ def test_noise_fits_into_what_a_chunk_may_take(tmp_path):
     assert FrameCodec((128,), "uint8").most(2) == 256 + 2 + 1024
 
 
-def test_a_record_that_announces_more_than_its_files_hold(folder):
+def test_a_record_that_announces_more_than_its_files_hold(folder: Path) -> None:
     """The tail of an interrupted data set: a record of 4 billion steps, whose checksum holds, is not believed."""
     with pytest.raises(RuntimeError), DatasetWriter(folder, manifest(), {"by": "test"}):
         raise RuntimeError
@@ -308,7 +317,7 @@ def test_a_record_that_announces_more_than_its_files_hold(folder):
     assert done.stdout.split() == ["3"], done.stderr
 
 
-def test_deep_json_in_a_manifest_is_one_line(folder, capsys):
+def test_deep_json_in_a_manifest_is_one_line(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     fields = json.loads((folder / "manifest.json").read_bytes())
     deep = json.dumps({**fields, "provenance": "DEEP"}).replace('"DEEP"', "[" * 100_000 + "]" * 100_000)
     (folder / "manifest.json").write_text(deep)
@@ -316,7 +325,7 @@ def test_deep_json_in_a_manifest_is_one_line(folder, capsys):
     assert "manifest.json: damaged: found lists or objects nested more than 64 deep" in capsys.readouterr().err
 
 
-def test_an_environment_whose_observations_are_too_large():
+def test_an_environment_whose_observations_are_too_large() -> None:
     env = make("gym/Counting-v0", 1)
     env.stack = 1025  # more than `make` would give
     with pytest.raises(UserError, match=r"gym/Counting-v0: field stack: found 1025, expected 1 to 1024"):
@@ -324,17 +333,19 @@ def test_an_environment_whose_observations_are_too_large():
 
 
 @pytest.mark.parametrize(("size", "frames"), [(1, 64), (2047, 64), (2048, 16), (7056, 16), (32 << 20, 8), (1 << 30, 1)])
-def test_frames_of_a_chunk(size, frames):
+def test_frames_of_a_chunk(size: int, frames: int) -> None:
     assert fmt.default_chunk_frames(size) == frames
 
 
-def kill_before_the_last_commit(monkeypatch):
+def kill_before_the_last_commit(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave the writer as a kill would: the last record is written, the manifest is not."""
     monkeypatch.setattr(DatasetWriter, "commit", lambda self, complete=False, real=DatasetWriter.commit: (
         os._exit(9) if complete else real(self)))  # fmt: skip
 
 
-def test_the_same_command_completes_a_data_set_whose_writer_was_killed_at_its_end(tmp_path, monkeypatch, caplog):
+def test_the_same_command_completes_a_data_set_whose_writer_was_killed_at_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     config = CollectConfig("minatar/breakout", tmp_path / "set", steps=300)
     child = os.fork()
     if child == 0:
@@ -357,14 +368,14 @@ def test_the_same_command_completes_a_data_set_whose_writer_was_killed_at_its_en
     assert after.folders[0].manifest == once.folders[0].manifest
 
 
-def test_nothing_to_do_is_not_said_of_another_environment(tmp_path, capsys):
+def test_nothing_to_do_is_not_said_of_another_environment(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["collect", "minatar/breakout", "--out", str(tmp_path / "set"), "--steps", "50"]
     assert main(words) == 0
     assert main([words[0], "minatar/asterix", *words[2:]]) == 2
     assert "holds a data set with env_id minatar/breakout, expected minatar/asterix" in capsys.readouterr().err
 
 
-def test_a_writer_that_goes_on_with_the_same_source_writes_what_one_would_have_written(tmp_path):
+def test_a_writer_that_goes_on_with_the_same_source_writes_what_one_would_have_written(tmp_path: Path) -> None:
     episodes = [made_up(n, np.random.default_rng(n)) for n in (4, 9, 2, 5)]
     once = write(tmp_path / "once", episodes)
     for episode in episodes:
@@ -380,10 +391,10 @@ def test_a_writer_that_goes_on_with_the_same_source_writes_what_one_would_have_w
 
 
 @pytest.mark.parametrize("name", ["fsync", "manifest"])
-def test_a_full_disk_names_the_file_when_committing(tmp_path, monkeypatch, name):
+def test_a_full_disk_names_the_file_when_committing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     episode = made_up(4, np.random.default_rng(0))
 
-    def full(*_args):
+    def full(*_args: Any) -> None:
         raise OSError(28, "No space left on device")
 
     with pytest.raises(UserError) as raised, DatasetWriter(tmp_path / "set", manifest(), {}) as writer:
@@ -400,12 +411,14 @@ def test_a_full_disk_names_the_file_when_committing(tmp_path, monkeypatch, name)
         DatasetWriter(tmp_path / "set", manifest(), {}, keep=0)
 
 
-def test_a_picture_that_cannot_be_written_is_named(folder, tmp_path, capsys, monkeypatch):
+def test_a_picture_that_cannot_be_written_is_named(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     picture = tmp_path / "sheet.anything"
     assert main(["data", "info", str(folder), "--picture", str(picture)]) == 0
     assert picture.read_bytes().startswith(b"\x89PNG")
 
-    def full(*_args):
+    def full(*_args: Any) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(files, "write_all", full)
@@ -413,8 +426,10 @@ def test_a_picture_that_cannot_be_written_is_named(folder, tmp_path, capsys, mon
     assert capsys.readouterr().err == f"pvn: {picture}: No space left on device\n"
 
 
-def test_no_memory_is_one_line(folder, capsys, monkeypatch):
-    def none(_config):
+def test_no_memory_is_one_line(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none(_config: Any) -> None:
         raise MemoryError("Unable to allocate 64.0 GiB")
 
     monkeypatch.setattr("protovalue.data.info.info", none)

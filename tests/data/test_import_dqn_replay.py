@@ -3,6 +3,8 @@
 import gzip
 import io
 import random
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,29 +12,30 @@ import pytest
 import protovalue.data.import_dqn_replay as import_dqn_replay_module
 from protovalue.cli import main
 from protovalue.data.config import ImportDqnReplayConfig
+from protovalue.data.dataset import Dataset
 from protovalue.data.format import End
 from protovalue.data.import_dqn_replay import Piece, find_pieces, import_dqn_replay
 from protovalue.errors import UserError
 from tests.data.published import Ring, atari_episode, same_contents, write_atari
 
 
-def run(source, out, **settings):
+def run(source: Any, out: Any, **settings: Any) -> Dataset:
     config = ImportDqnReplayConfig(source=(str(source),), out=out, **settings)
     return import_dqn_replay(config, quiet=True)
 
 
-def logs(tmp_path, run_number=1):
+def logs(tmp_path: Path, run_number: int = 1) -> Path:
     return tmp_path / "Breakout" / str(run_number) / "replay_logs"
 
 
 @pytest.fixture(scope="module")
-def episodes():
+def episodes() -> list[Any]:
     rng = np.random.default_rng(0)
     ends = [End.TERMINATED] * 5 + [End.CUT]
     return [atari_episode(n, rng, end) for n, end in zip((1, 15, 16, 40, 7, 9), ends, strict=True)]
 
 
-def test_round_trip_to_the_byte(episodes, tmp_path):
+def test_round_trip_to_the_byte(episodes: list[Any], tmp_path: Path) -> None:
     """79 + 9 steps, 18 zero slots and an open step: 107 of 120 slots."""
     data = write_atari(tmp_path / "set", episodes)
     ring = Ring(120)
@@ -48,7 +51,7 @@ def test_round_trip_to_the_byte(episodes, tmp_path):
     assert "headless_steps" not in source
 
 
-def test_a_full_ring_gives_only_whole_beginnings(episodes, tmp_path):
+def test_a_full_ring_gives_only_whole_beginnings(episodes: list[Any], tmp_path: Path) -> None:
     """The ring wraps in the middle of an episode; what was overwritten in part is left out, at both sides."""
     ring = Ring(70)
     for episode in episodes[:5]:
@@ -66,7 +69,7 @@ def test_a_full_ring_gives_only_whole_beginnings(episodes, tmp_path):
     assert imported.folders[0].manifest.provenance[0]["headless_steps"] == 14 + 17  # slots 0 to 13 and 24 to 40
 
 
-def brute_force(terminal, add_count, limit):
+def brute_force(terminal: Any, add_count: Any, limit: Any) -> list[tuple[Any, Any, End, bool]]:
     """Play the ring's slots in the order of time, one by one, on each side of the cursor."""
     capacity = len(terminal)
     if add_count <= capacity:
@@ -76,7 +79,7 @@ def brute_force(terminal, add_count, limit):
         sides = [(range(cursor), False), (range(cursor, capacity), False)]
     found = []
     for slots, known in sides:
-        padding, current, padded = (3 if known else None), [], True
+        padding, current, padded = (3 if known else None), list[Any](), True
         for slot in slots:
             if padding is None:  # somewhere inside an unknown episode
                 padding = 3 if terminal[slot] else None
@@ -97,7 +100,7 @@ def brute_force(terminal, add_count, limit):
     return found
 
 
-def test_pieces_agree_with_a_walk_through_the_slots():
+def test_pieces_agree_with_a_walk_through_the_slots() -> None:
     chance = random.Random(1)
     for _ in range(500):
         capacity = chance.randrange(5, 60)
@@ -116,7 +119,7 @@ def test_pieces_agree_with_a_walk_through_the_slots():
         assert found == brute_force(terminal, add_count, 11)
 
 
-def test_time_limits():
+def test_time_limits() -> None:
     """With a limit of 4: an episode of 4 flagged steps, and 9 steps of which no flag marks the first two ends."""
     terminal = np.zeros(3 + 4 + 3 + 9 + 3 + 2, np.uint8)
     terminal[[6, 18, 23]] = 1
@@ -132,7 +135,7 @@ def test_time_limits():
     assert [piece.transitions for piece in pieces] == [3, 3, 3, 1, 2]
 
 
-def test_the_published_files_end_one_slot_before_their_end():
+def test_the_published_files_end_one_slot_before_their_end() -> None:
     """Each was saved when one slot of the round was missing: that slot still has the round before."""
     terminal = np.zeros(100, np.uint8)
     terminal[[40, 99]] = 1
@@ -143,19 +146,21 @@ def test_the_published_files_end_one_slot_before_their_end():
 
 
 @pytest.fixture
-def saved(episodes, tmp_path):
+def saved(episodes: list[Any], tmp_path: Path) -> tuple[Ring, Path]:
     ring = Ring(120)
     for episode in episodes:
         ring.add_episode(episode)
     return ring, ring.save(logs(tmp_path), 2)
 
 
-def rewrite(path, array):
+def rewrite(path: Any, array: Any) -> None:
     with gzip.open(path, "wb") as file:
         np.save(file, array, allow_pickle=True)
 
 
-def test_nan_rewards_become_zero_and_are_counted(saved, tmp_path, capsys):
+def test_nan_rewards_become_zero_and_are_counted(
+    saved: tuple[Ring, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     ring, folder = saved
     ring.store["reward"][[8, 10]] = np.nan  # slot 7 is the first of the second episode: 3 zeros, 1 step, 3 zeros
     ring.store["reward"][9] = -7
@@ -167,7 +172,7 @@ def test_nan_rewards_become_zero_and_are_counted(saved, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("name", ["$store$_action", "$store$_reward", "$store$_terminal", "add_count", "invalid_range"])
-def test_a_missing_file_is_named(saved, tmp_path, name):
+def test_a_missing_file_is_named(saved: tuple[Ring, Path], tmp_path: Path, name: str) -> None:
     (saved[1] / f"{name}_ckpt.2.gz").unlink()
     with pytest.raises(UserError) as raised:
         run(saved[1], tmp_path / "set")
@@ -189,7 +194,9 @@ def test_a_missing_file_is_named(saved, tmp_path, name):
         ("invalid_range", np.array([1, 2, 3, 4, 5]), "found 1, 2, 3, 4, 5, expected the cursor 107 of add_count 107"),
     ],
 )
-def test_a_file_of_another_kind_is_one_line(saved, tmp_path, name, array, expected):
+def test_a_file_of_another_kind_is_one_line(
+    saved: tuple[Ring, Path], tmp_path: Path, name: str, array: Any, expected: str
+) -> None:
     path = saved[1] / f"{name}_ckpt.2.gz"
     rewrite(path, array)
     with pytest.raises(UserError, match=expected) as raised:
@@ -197,7 +204,7 @@ def test_a_file_of_another_kind_is_one_line(saved, tmp_path, name, array, expect
     assert str(path).split("/")[-1] in str(raised.value) or "observation" in str(raised.value)
 
 
-def test_actions_outside_the_games_set_are_refused(saved, tmp_path):
+def test_actions_outside_the_games_set_are_refused(saved: tuple[Ring, Path], tmp_path: Path) -> None:
     ring, folder = saved
     ring.store["action"][8] = 11
     ring.save(folder, 2)
@@ -206,7 +213,13 @@ def test_actions_outside_the_games_set_are_refused(saved, tmp_path):
     assert run(folder, tmp_path / "full", actions="full").num_actions == 18
 
 
-def test_damaged_and_truncated_files(saved, episodes, tmp_path, caplog, monkeypatch):
+def test_damaged_and_truncated_files(
+    saved: tuple[Ring, Path],
+    episodes: list[Any],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(import_dqn_replay_module, "_BLOCK_FRAMES", 8)  # what lies in one block with damage is lost
     path = saved[1] / "$store$_observation_ckpt.2.gz"
     good = path.read_bytes()
@@ -235,7 +248,7 @@ def test_damaged_and_truncated_files(saved, episodes, tmp_path, caplog, monkeypa
         run(saved[1], tmp_path / "five", iterations="2")
 
 
-def test_splits_runs_and_order(episodes, tmp_path):
+def test_splits_runs_and_order(episodes: list[Any], tmp_path: Path) -> None:
     """Five runs, iterations 0, 2 and 10: their order is by number, not by name; weak takes 0 of every run."""
     for number in range(1, 6):
         for iteration in (0, 2, 10):
@@ -253,18 +266,20 @@ def test_splits_runs_and_order(episodes, tmp_path):
         run(everything, tmp_path / "mixed", split="mixed")
 
 
-def test_a_proportion_of_the_episodes(saved, tmp_path):
+def test_a_proportion_of_the_episodes(saved: tuple[Ring, Path], tmp_path: Path) -> None:
     """Of six episodes, numbers 0, 2 and 4."""
     assert run(saved[1], tmp_path / "set", proportion=0.5).lengths.tolist() == [1, 16, 7]
 
 
-def test_an_interrupted_import_goes_on(saved, episodes, tmp_path, monkeypatch):
+def test_an_interrupted_import_goes_on(
+    saved: tuple[Ring, Path], episodes: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     saved[0].save(saved[1], 3)
     import protovalue.data.writer as writer
 
     append = writer.DatasetWriter.append
 
-    def stop_at_eight(self, *args):
+    def stop_at_eight(self: Any, *args: Any) -> None:
         if self.manifest.episodes == 8:
             raise KeyboardInterrupt
         append(self, *args)

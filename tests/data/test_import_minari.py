@@ -3,6 +3,9 @@
 import json
 import os
 import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
 
 import gymnasium
 import h5py
@@ -15,6 +18,7 @@ from minari.data_collector import EpisodeBuffer
 from protovalue.cli import main
 from protovalue.data.collect import collect
 from protovalue.data.config import CollectConfig, ImportMinariConfig
+from protovalue.data.dataset import Dataset
 from protovalue.data.format import End
 from protovalue.data.import_minari import find_folder, import_minari
 from protovalue.envs.options import EnvOptions
@@ -22,19 +26,21 @@ from protovalue.errors import UserError
 from tests.data.published import same_contents
 
 
-def run(source, out, **settings):
+def run(source: Any, out: Any, **settings: Any) -> Dataset:
     config = ImportMinariConfig(source=(str(source),), out=out, **{"workers": 1, **settings})
     return import_minari(config, quiet=True)
 
 
-def name_environment(folder, name):
+def name_environment(folder: Any, name: Any) -> None:
     """Write what the library writes for an environment that it can make itself."""
     fields = json.loads((folder / "metadata.json").read_text())
     fields["env_spec"] = json.dumps({"id": name, "kwargs": {}, "additional_wrappers": [], "entry_point": None})
     (folder / "metadata.json").write_text(json.dumps(fields))
 
 
-def write_minari(name, episodes, observations, actions, first_action=0, **settings):
+def write_minari(
+    name: Any, episodes: Any, observations: Any, actions: Any, first_action: int = 0, **settings: Any
+) -> Path:
     """Write a data set with the library; returns its folder."""
     buffers = [
         EpisodeBuffer(
@@ -55,15 +61,15 @@ def write_minari(name, episodes, observations, actions, first_action=0, **settin
 
 
 @pytest.fixture(autouse=True)
-def _minari_folder(tmp_path, monkeypatch):
+def _minari_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
 
 
-def everything(data):
+def everything(data: Any) -> list[Any]:
     return [data.episode(index) for index in range(data.num_episodes)]
 
 
-def test_round_trip_by_id_to_the_byte(tmp_path):
+def test_round_trip_by_id_to_the_byte(tmp_path: Path) -> None:
     """The counting environment: actions start at 5, episodes end in both ways, and the last one is cut."""
     data = collect(CollectConfig("gym/Counting-v0", tmp_path / "set", steps=22, num_envs=1), quiet=True)
     env = gymnasium.make("Counting-v0")
@@ -74,15 +80,15 @@ def test_round_trip_by_id_to_the_byte(tmp_path):
     assert (imported.env_id, imported.env_options) == (data.env_id, data.env_options)
     assert imported.rewards_are == "raw"
     assert set(imported.ends.tolist()) == {End.TERMINATED, End.TRUNCATED, End.CUT}
-    folder = os.environ["MINARI_DATASETS_PATH"] + "/counting/random-v0"
-    run(folder, tmp_path / "again", env="gym/Counting-v0", workers=2)
+    path = os.environ["MINARI_DATASETS_PATH"] + "/counting/random-v0"
+    run(path, tmp_path / "again", env="gym/Counting-v0", workers=2)
     assert same_contents(tmp_path / "set", tmp_path / "again")
     source = imported.folders[0].manifest.provenance[0]
     assert (source["dataset_id"], source["source"]) == ("counting/random-v0", "counting/random-v0")
 
 
 @pytest.mark.parametrize(("version", "actions"), [(0, "full"), (1, "minimal")])
-def test_minatar_is_known_from_the_data(tmp_path, version, actions):
+def test_minatar_is_known_from_the_data(tmp_path: Path, version: int, actions: Literal["full", "minimal"]) -> None:
     options = EnvOptions(actions=actions)
     config = CollectConfig("minatar/space_invaders", tmp_path / "set", steps=300, num_envs=1, options=options)
     data = collect(config, quiet=True)
@@ -100,8 +106,8 @@ class Pictures(gymnasium.Env):
 
 
 @pytest.fixture
-def pictures(tmp_path):
-    gymnasium.register("Pictures-v0", Pictures)
+def pictures(tmp_path: Path) -> Iterator[list[Any]]:
+    gymnasium.register("Pictures-v0", Pictures)  # type: ignore[arg-type]  # a class that takes no options
     yield [Pictured(n) for n in (3, 20)]
     del gymnasium.registry["Pictures-v0"]
 
@@ -109,14 +115,16 @@ def pictures(tmp_path):
 class Pictured:
     """Smooth pictures, which JPEG keeps nearly."""
 
-    def __init__(self, steps):
+    def __init__(self, steps: Any) -> None:
         wave = np.linspace(0, 3, 40 * 48 * 3).reshape(40, 48, 3)
         self.frames = np.stack([(120 + 100 * np.sin(wave + t)).astype(np.uint8) for t in range(steps + 1)])
         self.actions, self.rewards, self.end = np.arange(steps) % 2, np.arange(steps) / 4, End.TRUNCATED
 
 
 @pytest.mark.parametrize("jpeg", [True, False])
-def test_images_come_out_as_minari_reads_them(tmp_path, pictures, jpeg, caplog):
+def test_images_come_out_as_minari_reads_them(
+    tmp_path: Path, pictures: list[Any], jpeg: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     space = Pictures.observation_space
     write_minari("pictures-v0", pictures, space, Discrete(2), jpeg_encoding=jpeg)
     imported = run("pictures-v0", tmp_path / "set", env="gym/Pictures-v0")
@@ -139,7 +147,7 @@ def test_images_come_out_as_minari_reads_them(tmp_path, pictures, jpeg, caplog):
         (Box(0, 255, (3,), np.uint8), Discrete(7), r"uint8 and 7 actions, expected \(3,\) uint8 and 3"),
     ],
 )
-def test_other_spaces_are_refused(tmp_path, observations, actions, expected):
+def test_other_spaces_are_refused(tmp_path: Path, observations: Any, actions: Any, expected: str) -> None:
     folder = tmp_path / "minari" / "set-v0" / "data"
     folder.mkdir(parents=True)
     from minari.serialization import serialize_space
@@ -154,7 +162,7 @@ def test_other_spaces_are_refused(tmp_path, observations, actions, expected):
 
 
 @pytest.fixture
-def counting(tmp_path):
+def counting(tmp_path: Path) -> Path:
     data = collect(CollectConfig("gym/Counting-v0", tmp_path / "set", steps=9, num_envs=1), quiet=True)
     env = gymnasium.make("Counting-v0")
     return write_minari("counting-v0", everything(data), env.observation_space, env.action_space, 5)
@@ -169,14 +177,14 @@ def counting(tmp_path):
         (lambda group: group["actions"].write_direct(np.array([5, 9])), "found actions 0 to 4, expected 0 to 2"),
     ],
 )
-def test_a_damaged_episode_is_named(tmp_path, counting, change, expected):
+def test_a_damaged_episode_is_named(tmp_path: Path, counting: Path, change: Any, expected: str) -> None:
     with h5py.File(counting / "main_data.hdf5", "a") as file:
         change(file["episode_1"])
     with pytest.raises(UserError, match=expected):
         run("counting-v0", tmp_path / "imported", env="gym/Counting-v0")
 
 
-def test_an_environment_that_is_not_there_is_named_with_the_file_that_names_it(tmp_path, counting):
+def test_an_environment_that_is_not_there_is_named_with_the_file_that_names_it(tmp_path: Path, counting: Path) -> None:
     name_environment(counting, "Nowhere/Counting-v0")
     with pytest.raises(UserError) as raised:
         run("counting-v0", tmp_path / "imported")
@@ -185,7 +193,7 @@ def test_an_environment_that_is_not_there_is_named_with_the_file_that_names_it(t
         run("counting-v0", tmp_path / "imported", env="gym/Nowhere/Other-v0")
 
 
-def test_damaged_folders_are_named(tmp_path, counting):
+def test_damaged_folders_are_named(tmp_path: Path, counting: Path) -> None:
     with pytest.raises(UserError, match="--env: .*metadata.json names no environment"):
         run("counting-v0", tmp_path / "one")
     metadata = json.loads((counting / "metadata.json").read_text())
@@ -201,6 +209,6 @@ def test_damaged_folders_are_named(tmp_path, counting):
         run("counting-v0", tmp_path / "four", env="gym/Counting-v0")
 
 
-def test_a_mistake_is_one_line(tmp_path, capsys):
+def test_a_mistake_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["import", "minari", "nothing-v0", "--out", str(tmp_path / "set")]) == 2
     assert "nothing-v0: not a Minari data set: no metadata.json there nor under" in capsys.readouterr().err

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from array_record.python.array_record_module import ArrayRecordWriter
 
 from protovalue.cli import main
 from protovalue.data.config import ImportRluConfig
-from protovalue.data.dataset import Episode, open_dataset
+from protovalue.data.dataset import Dataset, Episode, open_dataset
 from protovalue.data.format import End
 from protovalue.data.import_rlu import import_rlu
 from protovalue.data.splits import RUNS
@@ -35,12 +36,12 @@ from tests.data.published import (
 REAL = Path(__file__).parent / "files" / "rlu_asterix_run_1-00000-of-00001"
 
 
-def run(source, out, **settings):
+def run(source: Any, out: Any, **settings: Any) -> Dataset:
     return import_rlu(ImportRluConfig(source=(str(source),), out=out, **{"workers": 1, **settings}), quiet=True)
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory):
+def data(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
     """Six episodes: five that terminated and one that a time limit ended; one just fills its chunks."""
     rng = np.random.default_rng(0)
     lengths = [(1, End.TERMINATED), (20, End.TERMINATED), (15, End.TERMINATED), (16, End.TRUNCATED)]
@@ -48,7 +49,7 @@ def data(tmp_path_factory):
     return write_atari(tmp_path_factory.mktemp("data") / "set", episodes)
 
 
-def test_the_real_file(tmp_path):
+def test_the_real_file(tmp_path: Path) -> None:
     """Lengths, returns, actions and ends were read off the file with a protobuf decoder of its own."""
     data = run(REAL, tmp_path / "set", workers=2)
     assert (data.env_id, data.num_actions, data.rewards_are, data.stack) == ("atari/Asterix", 9, "clipped", 4)
@@ -68,7 +69,7 @@ def test_the_real_file(tmp_path):
     env.close()
 
 
-def test_pretraining_on_the_real_file_needs_no_further_flag(tmp_path):
+def test_pretraining_on_the_real_file_needs_no_further_flag(tmp_path: Path) -> None:
     words = ["import", "rlu", str(REAL), "--out", str(tmp_path / "set"), "--workers", "1"]
     assert main(words) == 0
     settings = "--steps 2 --batch-size 4 --tasks 10 --architecture nature --width 1 --threads 1"
@@ -78,7 +79,7 @@ def test_pretraining_on_the_real_file_needs_no_further_flag(tmp_path):
 
 @pytest.mark.parametrize("packed", [True, False])
 @pytest.mark.parametrize("workers", [1, 2])
-def test_raw_shards_round_trip_to_the_byte(data, tmp_path, workers, packed):
+def test_raw_shards_round_trip_to_the_byte(data: Dataset, tmp_path: Path, workers: int, packed: bool) -> None:
     folder = tmp_path / "Breakout"
     write_rlu(folder / "run_1-00000-of-00002", data, 0, 4, packed)
     write_rlu(folder / "run_1-00001-of-00002", data, 4, None, packed)
@@ -91,7 +92,7 @@ def test_raw_shards_round_trip_to_the_byte(data, tmp_path, workers, packed):
     assert "position" not in source
 
 
-def test_tfds_layouts_round_trip_to_the_byte(data, tmp_path):
+def test_tfds_layouts_round_trip_to_the_byte(data: Dataset, tmp_path: Path) -> None:
     records = [tfds_record(data.episode(i), i) for i in range(data.num_episodes)]
     folder = tmp_path / "rlu_atari_checkpoints_ordered" / "Breakout_run_2" / "1.1.0"
     folder.mkdir(parents=True)
@@ -110,7 +111,7 @@ def test_tfds_layouts_round_trip_to_the_byte(data, tmp_path):
     assert same_contents(data.folders[0].path, tmp_path / "tfrecord")
 
 
-def damaged_shard(data, path, spot, flip=True):
+def damaged_shard(data: Any, path: Any, spot: Any, flip: bool = True) -> int:
     """Flip one byte of the uncompressed records, `spot` bytes into the second one, or cut the shard off there."""
     records = [rlu_record(data.episode(i), i) for i in range(4)]
     raw = bytearray(tfrecord(records))
@@ -124,7 +125,9 @@ def damaged_shard(data, path, spot, flip=True):
     return second
 
 
-def test_a_damaged_record_is_named_or_skipped_and_counted(data, tmp_path, caplog, capsys):
+def test_a_damaged_record_is_named_or_skipped_and_counted(
+    data: Dataset, tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "Breakout" / "run_1-00000-of-00001"
     second = damaged_shard(data, path, 500)
     with pytest.raises(UserError, match=f"of-00001: damaged record at byte {second}: its checksum .*; --skip-damaged"):
@@ -138,7 +141,9 @@ def test_a_damaged_record_is_named_or_skipped_and_counted(data, tmp_path, caplog
     assert imported.folders[0].manifest.provenance[-1]["damaged"] == 1
 
 
-def test_after_a_damaged_length_the_rest_of_the_file_is_lost_but_not_the_next_file(data, tmp_path, caplog):
+def test_after_a_damaged_length_the_rest_of_the_file_is_lost_but_not_the_next_file(
+    data: Dataset, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     damaged_shard(data, tmp_path / "Breakout" / "run_1-00000-of-00002", 3)
     write_rlu(tmp_path / "Breakout" / "run_1-00001-of-00002", data, 4)
     with pytest.raises(UserError, match="the checksum of its length does not match"):
@@ -147,7 +152,7 @@ def test_after_a_damaged_length_the_rest_of_the_file_is_lost_but_not_the_next_fi
     assert imported.lengths.tolist() == [1, 31, 5]
 
 
-def test_truncated_files(data, tmp_path, caplog):
+def test_truncated_files(data: Dataset, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "Breakout" / "run_1-00000-of-00001"
     second = damaged_shard(data, path, 100, flip=False)
     with pytest.raises(UserError, match=f"truncated in the record at byte {second}"):
@@ -180,7 +185,9 @@ def test_truncated_files(data, tmp_path, caplog):
         ({"checkpoint_idx": np.array([1, 2])}, "the key 'checkpoint_idx' holds 2 numbers, expected 1"),
     ],
 )
-def test_a_record_of_another_kind_is_one_line(data, tmp_path, changes, expected):
+def test_a_record_of_another_kind_is_one_line(
+    data: Dataset, tmp_path: Path, changes: dict[str, Any], expected: str
+) -> None:
     path = tmp_path / "Breakout" / "run_1-00000-of-00001"
     path.parent.mkdir()
     path.write_bytes(gzip.compress(tfrecord([rlu_record(data.episode(1), 1, **changes)])))
@@ -190,7 +197,7 @@ def test_a_record_of_another_kind_is_one_line(data, tmp_path, changes, expected)
     assert "\n" not in str(raised.value)
 
 
-def test_an_image_of_another_shape_is_refused(data, tmp_path):
+def test_an_image_of_another_shape_is_refused(data: Dataset, tmp_path: Path) -> None:
     path = tmp_path / "Breakout" / "run_1-00000-of-00001"
     path.parent.mkdir()
     episode = data.episode(1)
@@ -200,7 +207,7 @@ def test_an_image_of_another_shape_is_refused(data, tmp_path):
         run(path, tmp_path / "set")
 
 
-def test_nan_rewards_become_zero_and_are_counted(data, tmp_path):
+def test_nan_rewards_become_zero_and_are_counted(data: Dataset, tmp_path: Path) -> None:
     path = tmp_path / "Breakout" / "run_1-00000-of-00001"
     path.parent.mkdir()
     _, _, rewards, _ = steps_of(data.episode(1))
@@ -212,7 +219,7 @@ def test_nan_rewards_become_zero_and_are_counted(data, tmp_path):
     assert imported.folders[0].manifest.provenance[0]["nan_rewards"] == 2
 
 
-def test_the_full_action_set_makes_an_environment_with_it(data, tmp_path):
+def test_the_full_action_set_makes_an_environment_with_it(data: Dataset, tmp_path: Path) -> None:
     path = tmp_path / "Breakout" / "run_1-00000-of-00001"
     path.parent.mkdir()
     path.write_bytes(gzip.compress(tfrecord([rlu_record(data.episode(1), 1, actions=np.arange(20) % 18)])))
@@ -224,7 +231,7 @@ def test_the_full_action_set_makes_an_environment_with_it(data, tmp_path):
 
 
 @pytest.fixture
-def iterations(data, tmp_path):
+def iterations(data: Dataset, tmp_path: Path) -> Path:
     """Five runs of 50 iterations; the episode of run r, iteration c has c + 1 steps, of one frame."""
     frames = np.zeros((60, 84, 84), np.uint8)
     for r in range(1, 6):
@@ -250,7 +257,7 @@ def iterations(data, tmp_path):
         ({}, "run_3-*", [0, 1, 9, 19, 24, 29, 39, 49]),
     ],
 )
-def test_splits(iterations, tmp_path, settings, glob, expected):
+def test_splits(iterations: Path, tmp_path: Path, settings: dict[str, Any], glob: str, expected: Any) -> None:
     imported = run(iterations / glob, tmp_path / "set", **settings)
     assert imported.iterations.tolist() == expected
     assert (imported.lengths - 1).tolist() == expected
@@ -262,7 +269,7 @@ def test_splits(iterations, tmp_path, settings, glob, expected):
     assert source["iterations"] == (sorted(set(expected)) if settings else "all")
 
 
-def test_a_split_that_is_not_there_is_refused(iterations, tmp_path):
+def test_a_split_that_is_not_there_is_refused(iterations: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="--split weak: found runs 1, 2, expected 1 to 5; --iterations 0"):
         run(iterations / "run_[12]-*", tmp_path / "set", split="weak")
     (iterations / "run_1-00049-of-00050").unlink()
@@ -277,7 +284,7 @@ def test_a_split_that_is_not_there_is_refused(iterations, tmp_path):
     assert not (tmp_path / "set").exists()
 
 
-def test_a_proportion_is_spread_over_every_checkpoint(data, tmp_path):
+def test_a_proportion_is_spread_over_every_checkpoint(data: Dataset, tmp_path: Path) -> None:
     """Of 11 episodes of iteration 3 and 5 of iteration 4, in turns: numbers 0, 4, 8 and 0, 4 of each."""
     episodes = [(3, k) for k in range(11)] + [(4, k) for k in range(5)]
     random.Random(0).shuffle(episodes)
@@ -312,7 +319,9 @@ def test_a_proportion_is_spread_over_every_checkpoint(data, tmp_path):
         ("shard-00000-of-00001", "--game: found none in the path of"),
     ],
 )
-def test_a_mistake_is_one_line(words, expected, capsys, tmp_path, monkeypatch):
+def test_a_mistake_is_one_line(
+    words: str, expected: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     if words.startswith("shard"):
         (tmp_path / words).write_bytes(b"")
@@ -323,7 +332,7 @@ def test_a_mistake_is_one_line(words, expected, capsys, tmp_path, monkeypatch):
     assert not (tmp_path / "set").exists()
 
 
-def test_the_same_command_twice_does_nothing_and_another_is_refused(data, tmp_path):
+def test_the_same_command_twice_does_nothing_and_another_is_refused(data: Dataset, tmp_path: Path) -> None:
     path = write_rlu(tmp_path / "Breakout" / "run_1-00000-of-00001", data)
     run(path, tmp_path / "set")
     before = (tmp_path / "set" / "manifest.json").read_bytes()
@@ -334,7 +343,7 @@ def test_the_same_command_twice_does_nothing_and_another_is_refused(data, tmp_pa
 
 
 @pytest.fixture(scope="module")
-def many(tmp_path_factory):
+def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """40 short episodes in four shards."""
     folder = tmp_path_factory.mktemp("many")
     rng = np.random.default_rng(1)
@@ -344,7 +353,9 @@ def many(tmp_path_factory):
     return folder
 
 
-def test_killed_at_any_instant_and_continued_it_ends_the_same(many, tmp_path, caplog):
+def test_killed_at_any_instant_and_continued_it_ends_the_same(
+    many: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """Imports are killed with -9 at nine random episodes and after the last; the end is what one import gives.
 
     Also its checksum, by which what was computed from the data set is found again.
@@ -359,12 +370,13 @@ def test_killed_at_any_instant_and_continued_it_ends_the_same(many, tmp_path, ca
 
                 append = writer.DatasetWriter.append
 
-                def append_or_die(self, *args, kill=kill, append=append):
+                def append_or_die(self: Any, *args: Any, kill: int = kill, append: Any = append) -> None:
                     append(self, *args)
                     if self.manifest.episodes == kill:
                         os.kill(os.getpid(), signal.SIGKILL)
 
-                writer.DatasetWriter.append = append_or_die
+                hooked: Any = writer.DatasetWriter  # of this child, which dies
+                hooked.append = append_or_die
                 writer.COMMIT_EVERY = 0.0 if kill % 2 else 100.0  # with and without the manifest's latest state
                 run(many / "Breakout", out)
             finally:
@@ -381,7 +393,7 @@ def test_killed_at_any_instant_and_continued_it_ends_the_same(many, tmp_path, ca
     assert data.folders[0].manifest.complete
 
 
-def test_no_process_outlives_a_killed_import(many, tmp_path):
+def test_no_process_outlives_a_killed_import(many: Path, tmp_path: Path) -> None:
     script = (
         "import os, signal, sys\n"
         "from pathlib import Path\n"
@@ -403,7 +415,7 @@ def test_no_process_outlives_a_killed_import(many, tmp_path):
     assert len(done.stdout.split()) >= 2  # there were workers; had one lived on, `run` would wait for its output still
 
 
-def test_what_data_info_shows(data, tmp_path, capsys):
+def test_what_data_info_shows(data: Dataset, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write_rlu(tmp_path / "Breakout" / "run_1-00000-of-00001", data)
     run(path, tmp_path / "set")
     assert main(["data", "info", str(tmp_path / "set"), "--picture", str(tmp_path / "sheet.png")]) == 0

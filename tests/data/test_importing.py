@@ -1,8 +1,10 @@
 """What the imports share, by value: rewards, actions, games in paths, selections, positions, the order of episodes."""
 
 import json
+from collections.abc import Generator, Iterator
 from concurrent.futures import Future
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +16,8 @@ from protovalue.data.format import End
 from protovalue.data.importing import (
     Encoded,
     ImportPlan,
+    Pending,
+    Selection,
     Tally,
     Workers,
     atari_manifest,
@@ -36,7 +40,7 @@ def source(path: str, size: int = 0) -> SourceFile:
     return SourceFile(path, path, size)
 
 
-def test_rewards_are_cleaned_and_clipped():
+def test_rewards_are_cleaned_and_clipped() -> None:
     rewards = np.array([0.5, np.nan, -3.0, 1.5, np.nan, np.inf])
     values, counts = clean_rewards(rewards, clip=True)
     assert values.dtype == np.float32
@@ -46,9 +50,9 @@ def test_rewards_are_cleaned_and_clipped():
     assert (values.tolist(), counts) == ([2.0, -3.0], {})
 
 
-def test_actions_are_those_of_the_environment():
+def test_actions_are_those_of_the_environment() -> None:
     found = check_actions(np.array([0, 3, 1], np.int64), 4, "FILE")
-    assert (found.dtype, found.tolist()) == (np.int32, [0, 3, 1])
+    assert (found.dtype, found.tolist()) == (np.dtype(np.int32), [0, 3, 1])
     assert check_actions(np.zeros(0, np.int64), 4, "FILE").tolist() == []
     full = "; --actions full reads them as the console's 18"
     for actions, number, text in (
@@ -74,20 +78,20 @@ def test_actions_are_those_of_the_environment():
         (["/rlu/rlu_asterix_run_1-00000-of-00001"], "Asterix"),
     ],
 )
-def test_the_game_is_read_off_the_path(paths, game):
+def test_the_game_is_read_off_the_path(paths: list[str], game: str) -> None:
     assert game_of([source(path) for path in paths], None) == game
     assert game_of([source(path) for path in paths], "Whatever") == "Whatever"
 
 
-def test_paths_that_name_no_game_or_several():
+def test_paths_that_name_no_game_or_several() -> None:
     with pytest.raises(UserError, match="^--game: found none in the path of /data/x, expected a name such as Asterix$"):
         game_of([source("/data/x")], None)
     with pytest.raises(UserError, match="^--game: found several games: Asterix, Pong in the path of /Pong/x, expected"):
         game_of([source("/Pong/x"), source("/Asterix/x")], None)
 
 
-def chosen(files, **settings):
-    def number(file, place):
+def chosen(files: Any, **settings: Any) -> Selection:
+    def number(file: Any, place: Any) -> int | None:
         word = file.name.split("-")[place]
         return int(word) if word.isdecimal() else None
 
@@ -95,7 +99,7 @@ def chosen(files, **settings):
     return select(config, "rlu", files, lambda file: number(file, 0), lambda file: number(file, 1))
 
 
-def test_files_are_selected_by_run_and_checkpoint():
+def test_files_are_selected_by_run_and_checkpoint() -> None:
     files = [source(f"/{run}-{iteration}") for run in (1, 2, 3) for iteration in (0, 24, 49)]
     found = chosen(files, split="mixed-small", runs="3,1", proportion=0.5)
     assert [file.name for file in found.files] == ["1-0", "1-24", "1-49", "3-0", "3-24", "3-49"]
@@ -120,21 +124,21 @@ def test_files_are_selected_by_run_and_checkpoint():
         chosen(files, split="mixed")
 
 
-def test_a_file_that_does_not_tell_its_checkpoint_stays():
+def test_a_file_that_does_not_tell_its_checkpoint_stays() -> None:
     files = [source("/1-0"), source("/1-24"), source("/x-x")]
     found = chosen(files, iterations="24")
     assert [file.name for file in found.files] == ["1-24", "x-x"]
     assert found.source["runs"] == [1]
 
 
-def test_the_manifest_of_public_atari_data():
+def test_the_manifest_of_public_atari_data() -> None:
     found = atari_manifest("Breakout", "full")
     assert (found.env_id, found.num_actions, found.rewards, found.stack) == ("atari/Breakout", 18, "clipped", 4)
     assert (found.env_options["sticky"], found.env_options["actions"]) == (0.25, "full")
     assert (found.frame_shape, found.chunk_frames) == ((84, 84), 16)
 
 
-def test_damage_is_raised_or_counted(caplog):
+def test_damage_is_raised_or_counted(caplog: pytest.LogCaptureFixture) -> None:
     tally = Tally()
     with pytest.raises(UserError, match="^here; --skip-damaged leaves it out$"):
         note_damage(DamagedError("here"), tally, skip=False)
@@ -143,13 +147,13 @@ def test_damage_is_raised_or_counted(caplog):
     assert caplog.messages == ["there; left out"]
 
 
-def test_counts_that_are_zero_are_not_told():
+def test_counts_that_are_zero_are_not_told() -> None:
     tally = Tally()
     tally.counts.update({"empty": 0, "damaged": 3})
     assert tally.state() == {"damaged": 3}
 
 
-def encoded(length, iteration=-1, **counts):
+def encoded(length: Any, iteration: int = -1, **counts: Any) -> Encoded:
     """An episode whose rewards are its length."""
     made = made_up(length, np.random.default_rng(length))
     groups = (made.frames[first : first + 4] for first in range(0, length + 1, 4)) if length else iter(())
@@ -157,11 +161,11 @@ def encoded(length, iteration=-1, **counts):
     return Encoded(chunks, made.actions, np.full(length, length, np.float32), End.CUT, iteration, counts)
 
 
-def plan(out, files, read=None, **settings):
+def plan(out: Any, files: Any, read: Any = None, **settings: Any) -> ImportPlan:
     """A plan over files that are lists of episodes' lengths; an exception in their place is raised there."""
     contents = {f"file-{number}": lengths for number, lengths in enumerate(files)}
 
-    def read_file(file, tally, workers):
+    def read_file(file: SourceFile, tally: Tally, workers: Workers) -> Generator[Pending, None, None]:
         for number, length in enumerate(contents[file.name]):
             tally.read = 500_000 * (number + 1)
             if isinstance(length, BaseException):
@@ -173,7 +177,7 @@ def plan(out, files, read=None, **settings):
     return ImportPlan(out=out, manifest=manifest(), files=sources, read=read or read_file, **settings)
 
 
-def test_the_episodes_come_in_order_and_are_counted(tmp_path, capsys):
+def test_the_episodes_come_in_order_and_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = run_import(plan(tmp_path / "set", [[3, 0, 2], [], [7]]), quiet=True)
     assert data.lengths.tolist() == [3, 2, 7]
     assert data.iterations.tolist() == [0, 0, 2]
@@ -190,7 +194,7 @@ def test_the_episodes_come_in_order_and_are_counted(tmp_path, capsys):
     ]
 
 
-def test_counts_of_another_type_are_not_reported(tmp_path, capsys):
+def test_counts_of_another_type_are_not_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run_import(plan(tmp_path / "set", [[3]]), quiet=True)
     reseal(tmp_path / "set", provenance=[{"first_episode": 0, "damaged": "many", "empty": None}])
     report(open_dataset(tmp_path / "set"), tmp_path / "set")
@@ -203,7 +207,9 @@ class Killed(BaseException):
 
 @pytest.mark.parametrize("kill", range(1, 9))
 @pytest.mark.parametrize("commit", [0.0, 100.0])
-def test_an_interrupted_import_goes_on_where_it_was(tmp_path, kill, commit, monkeypatch):
+def test_an_interrupted_import_goes_on_where_it_was(
+    tmp_path: Path, kill: Any, commit: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Killed after each of eight episodes in three files, one of them empty: the counts and the bytes are the same."""
     files = [[3, 0, 2, 5], [4], [1, 6, 2, 2]]
     once = run_import(plan(tmp_path / "once", files), quiet=True)
@@ -211,7 +217,7 @@ def test_an_interrupted_import_goes_on_where_it_was(tmp_path, kill, commit, monk
 
     real, read = writer.DatasetWriter.append, []
 
-    def append(self, *args):
+    def append(self: Any, *args: Any) -> None:
         real(self, *args)
         if self.manifest.episodes == kill:
             raise Killed
@@ -223,7 +229,7 @@ def test_an_interrupted_import_goes_on_where_it_was(tmp_path, kill, commit, monk
     monkeypatch.undo()
     again = plan(tmp_path / "set", files)
 
-    def counted(file, tally, workers):
+    def counted(file: Any, tally: Any, workers: Any) -> Iterator[Any]:
         read.append(file.name)
         yield from again.read(file, tally, workers)
 
@@ -236,19 +242,19 @@ def test_an_interrupted_import_goes_on_where_it_was(tmp_path, kill, commit, monk
             assert read == ["file-2"]
 
 
-def test_files_that_have_changed_are_named(tmp_path, monkeypatch):
+def test_files_that_have_changed_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(Killed):
         run_import(plan(tmp_path / "set", [[3, 2, 1, Killed()]]), quiet=True)  # the third was read ahead
     with pytest.raises(UserError, match="set: holds 1 more episodes than its sources; they have changed"):
         run_import(plan(tmp_path / "set", [[3]]), quiet=True)
 
 
-def test_nothing_that_was_asked_for_is_named(tmp_path):
+def test_nothing_that_was_asked_for_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="^SRC: found no episode that was asked for$"):
         run_import(plan(tmp_path / "set", [[], [0]]), quiet=True)
 
 
-def test_damage_in_the_middle_keeps_what_came_before(tmp_path, caplog):
+def test_damage_in_the_middle_keeps_what_came_before(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     files = [[3, 2, DamagedError("file-0: broken"), 9], [4]]
     with pytest.raises(UserError, match="^file-0: broken; --skip-damaged leaves it out$"):
         run_import(plan(tmp_path / "one", files), quiet=True)
@@ -258,8 +264,8 @@ def test_damage_in_the_middle_keeps_what_came_before(tmp_path, caplog):
     assert caplog.messages[-1] == "file-0: broken; left out"
 
 
-def test_damage_of_one_episode_costs_that_one(tmp_path):
-    def read(file, tally, workers):
+def test_damage_of_one_episode_costs_that_one(tmp_path: Path) -> None:
+    def read(file: Any, tally: Any, workers: Any) -> Iterator[Any]:
         yield workers.submit(encoded, 3)
         failed: Future[Encoded] = Future()
         failed.set_exception(DamagedError("one"))
@@ -272,8 +278,8 @@ def test_damage_of_one_episode_costs_that_one(tmp_path):
         run_import(plan(tmp_path / "other", [[]], read), quiet=True)
 
 
-def test_work_in_this_process_hands_its_mistakes_over():
-    def fails():
+def test_work_in_this_process_hands_its_mistakes_over() -> None:
+    def fails() -> Encoded:
         raise UserError("mine")
 
     work = Workers(1).submit(fails)
@@ -282,12 +288,12 @@ def test_work_in_this_process_hands_its_mistakes_over():
         work.result()
 
 
-def test_how_many_episodes_are_under_way(tmp_path):
+def test_how_many_episodes_are_under_way(tmp_path: Path) -> None:
     """Two for each worker, and no more: the next is read only when one was taken."""
     assert (Workers(1).window, cpu_count() >= 1) == (2, True)
     seen = []
 
-    def read(file, tally, workers):
+    def read(file: Any, tally: Any, workers: Any) -> Iterator[Any]:
         for length in range(1, 8):
             seen.append(length)
             yield encoded(length)
@@ -299,10 +305,10 @@ def test_how_many_episodes_are_under_way(tmp_path):
     assert next(ordered, None) is None
 
 
-def test_few_are_under_way_while_they_weigh_too_much(tmp_path, monkeypatch):
+def test_few_are_under_way_while_they_weigh_too_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
 
-    def read(file, tally, workers):
+    def read(file: Any, tally: Any, workers: Any) -> Iterator[Any]:
         for length in range(1, 5):
             seen.append(length)
             yield encoded(length)
@@ -328,7 +334,7 @@ def test_few_are_under_way_while_they_weigh_too_much(tmp_path, monkeypatch):
         ({"episodes": 2}, "found file 0 after 2 episodes, expected one of 2 after at most 1"),
     ],
 )
-def test_a_position_that_cannot_be_is_named(tmp_path, position, message):
+def test_a_position_that_cannot_be_is_named(tmp_path: Path, position: dict[str, Any] | list[Any], message: str) -> None:
     with pytest.raises(Killed):
         run_import(plan(tmp_path / "set", [[3, 2, Killed()], [2]]), quiet=True)  # the second was read ahead
     (entry,) = json.loads((tmp_path / "set" / "manifest.json").read_bytes())["provenance"]
@@ -339,28 +345,28 @@ def test_a_position_that_cannot_be_is_named(tmp_path, position, message):
     assert message in str(raised.value)
 
 
-def test_another_import_needs_another_folder(tmp_path):
+def test_another_import_needs_another_folder(tmp_path: Path) -> None:
     run_import(plan(tmp_path / "set", [[3]]), quiet=True)
     other = plan(tmp_path / "set", [[3]], source={"by": "test", "source": "OTHER"})
     with pytest.raises(UserError, match="set: was imported with source SRC, found OTHER; another import needs another"):
         run_import(other, quiet=True)
 
 
-def test_progress_is_told_in_megabytes(tmp_path, monkeypatch):
+def test_progress_is_told_in_megabytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Files of 2 and 1 MB; half a MB is read for every episode. What a file has left is counted at its end."""
-    bars = []
+    bars: list[tuple[Any, ...]] = []
 
     class Bar:
-        def __init__(self, label, total, unit, done, quiet):
+        def __init__(self, label: Any, total: Any, unit: Any, done: Any, quiet: Any) -> None:
             bars.append((label, total, unit, done, quiet))
 
-        def __enter__(self):
+        def __enter__(self) -> Any:
             return self
 
-        def __exit__(self, *_):
+        def __exit__(self, *_: Any) -> None:
             pass
 
-        def advance(self, count, note):
+        def advance(self, count: Any, note: Any) -> None:
             bars.append((count, note))
 
     monkeypatch.setattr(importing, "ProgressBar", Bar)
@@ -375,12 +381,13 @@ def test_progress_is_told_in_megabytes(tmp_path, monkeypatch):
     ]
 
 
-def test_workers_are_full_while_too_many_bytes_are_under_way(monkeypatch):
+def test_workers_are_full_while_too_many_bytes_are_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importing, "WAITING_BYTES", 1000)
     workers = Workers(2)
     try:
         assert not workers.full
-        under_way = [workers.submit(bytes.hex, bytes(999)), workers.submit(bytes.hex, b"1")]
+        hexadecimal: Any = bytes.hex  # not what workers do, but its size is known
+        under_way: list[Any] = [workers.submit(hexadecimal, bytes(999)), workers.submit(hexadecimal, b"1")]
         assert workers._held in (1000, 1, 0)  # as far as it is not done yet
         assert workers.full == (workers._held == 1000) or workers._held < 1000
         assert [len(work.result()) for work in under_way] == [1998, 2]

@@ -1,6 +1,7 @@
 """What `pvn data info` and `pvn data verify` say, and the pictures they draw, by value."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ def flat(length: int, shade: int, end: End = End.TERMINATED, shape: tuple[int, .
     return MadeUp(frames, np.arange(length, dtype=np.int32) % 4, np.arange(length, dtype=np.float32), end)
 
 
-def test_every_line_of_the_summary(tmp_path):
+def test_every_line_of_the_summary(tmp_path: Path) -> None:
     """Episodes of 3, 60 and 70 steps with returns 3, 1,770 and 2,415, in two folders of different origin."""
     with DatasetWriter(tmp_path / "a", manifest(), {"by": "test", "position": {"file": 1}}) as writer:
         writer.begin(np.zeros((2, 3), np.uint8), iteration=7)
@@ -54,7 +55,7 @@ def test_every_line_of_the_summary(tmp_path):
     }
 
 
-def test_info_and_contact_sheet(tmp_path, capsys):
+def test_info_and_contact_sheet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(tmp_path / "set", [made_up(n, np.random.default_rng(n)) for n in (3, 9, 30)])
     info(DataInfoConfig((tmp_path / "set",), picture=tmp_path / "deep" / "sheet.png"))
     printed = capsys.readouterr().out
@@ -64,7 +65,7 @@ def test_info_and_contact_sheet(tmp_path, capsys):
     assert Path(tmp_path / "deep" / "sheet.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_picture_is_replaced(tmp_path, capsys):
+def test_a_picture_is_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(tmp_path / "set", [flat(3, 1)])
     for _ in range(2):
         info(DataInfoConfig((tmp_path / "set",), picture=tmp_path / "deep" / "folder" / "sheet.png"))
@@ -73,7 +74,7 @@ def test_a_picture_is_replaced(tmp_path, capsys):
         assert sheet.size == (950, 138)
 
 
-def test_progress_of_the_check(tmp_path, monkeypatch):
+def test_progress_of_the_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     steps = []
     monkeypatch.setattr("protovalue.progress.ProgressBar.advance", lambda self, count: steps.append(count))
     write(tmp_path / "set", [flat(3, 1), flat(2, 1)])
@@ -81,13 +82,13 @@ def test_progress_of_the_check(tmp_path, monkeypatch):
     assert steps == [1, 1]
 
 
-def test_an_empty_data_set_has_neither_lengths_nor_returns(tmp_path):
+def test_an_empty_data_set_has_neither_lengths_nor_returns(tmp_path: Path) -> None:
     found = summary(write(tmp_path / "set", []))
     assert found["episodes"] == "0 (terminated 0, truncated 0, cut 0)"
     assert {"length", "return", "iterations", "state"}.isdisjoint(found)
 
 
-def test_what_verify_says(tmp_path, capsys):
+def test_what_verify_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(tmp_path / "set", [made_up(n, np.random.default_rng(n)) for n in (3, 2000)])
     verify(DataVerifyConfig(tmp_path / "set"))
     assert capsys.readouterr().out == f"{tmp_path / 'set'}: good: 2 episodes, 2,003 transitions\n"
@@ -97,7 +98,7 @@ def test_what_verify_says(tmp_path, capsys):
     assert "set: interrupted while written, all complete episodes good: 2 episodes" in capsys.readouterr().out
 
 
-def test_the_contact_sheet_shows_the_first_and_the_last_of_everything(tmp_path):
+def test_the_contact_sheet_shows_the_first_and_the_last_of_everything(tmp_path: Path) -> None:
     """Ten episodes of 20 steps, shade 20 e + t: rows are episodes 0, 2, 4, 6, 9, columns steps 0, 2, 5, 8, ..., 20."""
     data = write(tmp_path / "set", [flat(20, 20 * e, shape=(4, 4)) for e in range(10)], frame_shape=(4, 4))
     sheet = contact_sheet(data)
@@ -115,13 +116,13 @@ def test_the_contact_sheet_shows_the_first_and_the_last_of_everything(tmp_path):
     assert words.max(axis=(0, 1)).tolist() == [220, 220, 220]
 
 
-def test_the_contact_sheet_of_fewer_episodes_and_steps(tmp_path):
+def test_the_contact_sheet_of_fewer_episodes_and_steps(tmp_path: Path) -> None:
     data = write(tmp_path / "set", [flat(1, 100), flat(2, 200)])
     assert contact_sheet(data).size == (8 * 118 + 6, 2 * 132 + 6)
     assert contact_sheet(data, rows=1, columns=2).size == (2 * 118 + 6, 132 + 6)
 
 
-def test_large_frames_are_smoothed_and_small_ones_are_not(tmp_path):
+def test_large_frames_are_smoothed_and_small_ones_are_not(tmp_path: Path) -> None:
     edge = np.zeros((64, 64), np.uint8)
     edge[:, 32:] = 200
     episode = MadeUp(np.stack([edge, edge]), np.zeros(1, np.int32), np.zeros(1, np.float32), End.CUT)
@@ -133,14 +134,14 @@ def test_large_frames_are_smoothed_and_small_ones_are_not(tmp_path):
     assert set(np.unique(sheet[76, 6:118, 0])) == {0, 200}
 
 
-def pixels(frame):
+def pixels(frame: Any) -> Any:
     image = picture(frame)
     assert isinstance(image, Image.Image)
     assert image.mode == "RGB"
     return np.asarray(image).tolist()
 
 
-def test_pictures_of_every_kind_of_frame():
+def test_pictures_of_every_kind_of_frame() -> None:
     grey = [[0, 7, 255]]
     assert pixels(np.array(grey, np.uint8)) == [[[0] * 3, [7] * 3, [255] * 3]]
     assert pixels(np.array([[True, False]])) == [[[255] * 3, [0] * 3]]
@@ -150,7 +151,7 @@ def test_pictures_of_every_kind_of_frame():
     assert pixels(colour) == colour.tolist()
 
 
-def test_the_colours_of_ten_channels():
+def test_the_colours_of_ten_channels() -> None:
     """Okabe and Ito's seven that are not black, white, wine red and grey."""
     assert pixels(np.eye(10, dtype=np.bool_)[None]) == [[
         [230, 159, 0], [86, 180, 233], [0, 158, 115], [240, 228, 66], [0, 114, 178], [213, 94, 0], [204, 121, 167],
@@ -158,7 +159,7 @@ def test_the_colours_of_ten_channels():
     ]]  # fmt: skip
 
 
-def test_channels_have_colours_and_later_ones_cover_earlier():
+def test_channels_have_colours_and_later_ones_cover_earlier() -> None:
     frame = np.zeros((1, 4, 12), np.bool_)
     frame[0, 0, 0] = frame[0, 1, 1] = frame[0, 1, 2] = frame[0, 2, 10] = True
     orange, green = [230, 159, 0], [0, 158, 115]

@@ -1,5 +1,8 @@
 """The recorder by itself: stages, iterations, and what it refuses."""
 
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -10,11 +13,11 @@ from protovalue.envs.registry import make
 from protovalue.errors import UserError
 
 
-def recorder(folder, stages=4, steps=10):
+def recorder(folder: Any, stages: int = 4, steps: int = 10) -> Recorder:
     return Recorder(folder, make("minatar/breakout"), steps, stages, seed=3)
 
 
-def test_a_recorder_by_hand(tmp_path):
+def test_a_recorder_by_hand(tmp_path: Path) -> None:
     """Ten steps in four stages: 0 to 2 are stage 0, 3 and 4 stage 1, 5 to 7 stage 2, 8 and 9 stage 3."""
     one, frame = recorder(tmp_path / "d"), np.zeros((10, 10, 4), bool)
     one.close(complete=True)  # nothing was begun: nothing is written
@@ -27,8 +30,8 @@ def test_a_recorder_by_hand(tmp_path):
         one.begin(step, frame)
         one.add(step % 3, float(step), frame)
         if step == 6:
-            episodes, under_way = one.save()
-            assert (episodes, under_way["actions"].tolist(), under_way["checkpoint"].tolist()) == (6, [0], [2])
+            count, under_way = one.save()
+            assert (count, under_way["actions"].tolist(), under_way["checkpoint"].tolist()) == (6, [0], [2])
             assert Manifest.read(tmp_path / "d").episodes == 6  # on the disk
         if step < 9:
             one.end(End.TRUNCATED if step % 2 else End.TERMINATED)
@@ -43,7 +46,7 @@ def test_a_recorder_by_hand(tmp_path):
     assert data.folders[0].manifest.complete
 
 
-def test_a_recorder_goes_back_to_a_checkpoint(tmp_path):
+def test_a_recorder_goes_back_to_a_checkpoint(tmp_path: Path) -> None:
     frame = np.ones((10, 10, 4), bool)
     one = recorder(tmp_path)
     one.open()
@@ -88,7 +91,7 @@ def test_a_recorder_goes_back_to_a_checkpoint(tmp_path):
     assert not (tmp_path / "new").exists()
 
 
-def test_what_was_recorded_before_the_first_checkpoint_is_recorded_again(tmp_path):
+def test_what_was_recorded_before_the_first_checkpoint_is_recorded_again(tmp_path: Path) -> None:
     frame = np.ones((10, 10, 4), bool)
     for action in (1, 2):
         one = recorder(tmp_path)

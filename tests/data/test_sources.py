@@ -6,8 +6,10 @@ import json
 import os
 import re
 import threading
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 import fsspec
@@ -38,17 +40,17 @@ class Server(ThreadingHTTPServer):
     def url(self) -> str:
         return f"http://127.0.0.1:{self.server_port}"
 
-    def handle_error(self, request, client_address) -> None:
+    def handle_error(self, request: Any, client_address: Any) -> None:
         pass  # a client that leaves early is no news
 
 
 class Handler(SimpleHTTPRequestHandler):
     server: Server
 
-    def __init__(self, request, client_address, server) -> None:
+    def __init__(self, request: Any, client_address: Any, server: Any) -> None:
         super().__init__(request, client_address, server, directory=str(server.folder))
 
-    def log_message(self, format, *args) -> None:
+    def log_message(self, format: Any, *args: Any) -> None:
         pass
 
     def end_headers(self) -> None:
@@ -88,13 +90,13 @@ class Handler(SimpleHTTPRequestHandler):
 
 
 @pytest.fixture(autouse=True)
-def _short_pauses(monkeypatch):
+def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sources, "PAUSE", 0.001)
     monkeypatch.setattr(sources, "BLOCK", 20_000)
 
 
 @pytest.fixture
-def serve():
+def serve() -> Iterator[Any]:
     servers = []
 
     def start(folder: Path, ranges: bool = True) -> Server:
@@ -108,7 +110,7 @@ def serve():
 
 
 @pytest.fixture
-def shards(tmp_path):
+def shards(tmp_path: Path) -> Path:
     """A published-looking tree of two shards, and the data set that they hold."""
     rng = np.random.default_rng(0)
     data = write_atari(tmp_path / "set", [atari_episode(n, rng) for n in (20, 30, 10, 40)])
@@ -118,7 +120,7 @@ def shards(tmp_path):
 
 
 @pytest.mark.parametrize("ranges", [True, False])
-def test_rlu_over_a_failing_connection(shards, serve, ranges):
+def test_rlu_over_a_failing_connection(shards: Path, serve: Any, ranges: bool) -> None:
     server = serve(shards / "web", ranges)
     source = (f"{server.url}/Breakout/run_1-*",)
     import_rlu(ImportRluConfig(source=source, out=shards / "imported", workers=1), quiet=True)
@@ -128,7 +130,7 @@ def test_rlu_over_a_failing_connection(shards, serve, ranges):
     assert (server.partial > 0) == ranges
 
 
-def test_dqn_replay_over_a_failing_connection(tmp_path, serve):
+def test_dqn_replay_over_a_failing_connection(tmp_path: Path, serve: Any) -> None:
     rng = np.random.default_rng(0)
     data = write_atari(tmp_path / "set", [atari_episode(n, rng) for n in (20, 30)])
     ring = Ring(60)
@@ -142,7 +144,7 @@ def test_dqn_replay_over_a_failing_connection(tmp_path, serve):
     assert server.cuts + server.refusals > 1
 
 
-def test_any_other_file_system(shards):
+def test_any_other_file_system(shards: Path) -> None:
     memory = fsspec.filesystem("memory")
     for path in (shards / "web" / "Breakout").iterdir():
         memory.pipe_file(f"/bucket/Breakout/{path.name}", path.read_bytes())
@@ -153,18 +155,24 @@ def test_any_other_file_system(shards):
     memory.rm("/bucket", recursive=True)
 
 
+class FolderServer(ThreadingHTTPServer):
+    folder: Path
+
+
 class Bucket(BaseHTTPRequestHandler):
     """The parts of Google Cloud Storage's JSON interface that reading a bucket needs."""
 
     protocol_version = "HTTP/1.1"
+    server: FolderServer
 
-    def log_message(self, format, *args) -> None:
+    def log_message(self, format: Any, *args: Any) -> None:
         pass
 
     def do_GET(self) -> None:
         address = urlsplit(self.path)
         asked = dict(parse_qsl(address.query))
         match = re.fullmatch(r"(?:/download)?/storage/v1/b/bucket/o(?:/(.+))?", address.path)
+        assert match is not None, address.path
         sizes = {path.relative_to(self.server.folder).as_posix(): path for path in self.server.folder.rglob("run_*")}
         objects = {
             name: {"name": name, "size": str(path.stat().st_size), "bucket": "bucket", "generation": "1"}
@@ -195,10 +203,10 @@ class Bucket(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
 
-def test_a_public_bucket_without_an_account(shards, monkeypatch):
+def test_a_public_bucket_without_an_account(shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if importlib.util.find_spec("gcsfs") is None:  # not imported here: what it does depends on how it is imported
         pytest.skip("needs the extra gcs")
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Bucket)
+    server = FolderServer(("127.0.0.1", 0), Bucket)
     server.folder = shards / "web"
     threading.Thread(target=server.serve_forever, daemon=True).start()
     endpoint = {"endpoint_url": f"http://127.0.0.1:{server.server_port}", "token": "anon"}
@@ -210,7 +218,7 @@ def test_a_public_bucket_without_an_account(shards, monkeypatch):
     assert same_contents(shards / "set", shards / "imported")
 
 
-def test_a_server_that_never_answers_is_one_line(shards, serve, monkeypatch):
+def test_a_server_that_never_answers_is_one_line(shards: Path, serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     server = serve(shards / "web")
     files = find_sources([f"{server.url}/Breakout/"], r"-of-00002$")
     assert [file.name for file in files] == ["run_1-00000-of-00002", "run_1-00001-of-00002"]
@@ -226,7 +234,7 @@ def test_a_server_that_never_answers_is_one_line(shards, serve, monkeypatch):
         find_sources([f"{server.url}/nothing"], ".")
 
 
-def test_the_bytes_are_those_of_the_file(tmp_path, serve):
+def test_the_bytes_are_those_of_the_file(tmp_path: Path, serve: Any) -> None:
     """Any sizes of reads, over a connection that fails, give the file; gzip files are not unpacked on the way."""
     content = gzip.compress(np.random.default_rng(0).bytes(100_000))
     (tmp_path / "file.gz").write_bytes(content)
@@ -242,12 +250,12 @@ def test_the_bytes_are_those_of_the_file(tmp_path, serve):
             assert stream.position == len(content)
 
 
-def test_folders_files_and_globs(tmp_path, monkeypatch):
+def test_folders_files_and_globs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("a/x-1", "a/deep/x-2", "b/x-3", "b/other", "c.txt"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(name)
 
-    def names(*texts):
+    def names(*texts: Any) -> list[Any]:
         return [os.path.relpath(source.path, tmp_path) for source in find_sources(texts, r"^x-\d$")]
 
     root = str(tmp_path)
@@ -263,7 +271,7 @@ def test_folders_files_and_globs(tmp_path, monkeypatch):
     assert [source.path for source in find_sources(["b"], "x")] == [f"{root}/b/x-3"]
 
 
-def test_gzip_members_follow_each_other(tmp_path):
+def test_gzip_members_follow_each_other(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(gzip.compress(b"one ") + gzip.compress(b"") + gzip.compress(b"two" * 100_000))
     (source,) = find_sources([str(path)], ".")
@@ -277,8 +285,8 @@ def test_gzip_members_follow_each_other(tmp_path):
         Gunzip(stream).read(100)
 
 
-def test_reading_ahead_keeps_order_and_hands_errors_over():
-    def numbers():
+def test_reading_ahead_keeps_order_and_hands_errors_over() -> None:
+    def numbers() -> Iterator[Any]:
         yield from range(50)
         raise DamagedError("the end")
 
@@ -292,11 +300,11 @@ def test_reading_ahead_keeps_order_and_hands_errors_over():
     assert not ahead._thread.is_alive()
 
 
-def test_reading_ahead_stops_at_its_budget():
+def test_reading_ahead_stops_at_its_budget() -> None:
     """Items of 40 bytes with a budget of 100: two wait; one of 1,000 waits alone."""
     made = []
 
-    def items():
+    def items() -> Iterator[bytes]:
         for number, size in enumerate([40] * 6 + [1000] * 3):
             made.append(number)
             yield bytes(size)
@@ -315,7 +323,7 @@ def test_reading_ahead_stops_at_its_budget():
     assert not ahead._thread.is_alive()
 
 
-def test_reading_ahead_fills_its_budget_exactly():
+def test_reading_ahead_fills_its_budget_exactly() -> None:
     ready = []
     with Ahead(iter([b"a" * 50] * 9), 10, len, 150) as ahead:
         with ahead._changed:

@@ -1,6 +1,8 @@
 """The document's family works as it stands: collected, learned from, played, and resumed exactly."""
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +20,7 @@ DOCUMENT = "docs/adding-an-environment.md"
 
 
 @pytest.fixture
-def rooms(tmp_path, monkeypatch):
+def rooms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     monkeypatch.chdir(tmp_path)
     ENVIRONMENTS.loaded.clear()
     (code,) = [block.text for block in blocks(DOCUMENT) if block.language == "python"]
@@ -27,7 +29,7 @@ def rooms(tmp_path, monkeypatch):
     ENVIRONMENTS.loaded.clear()
 
 
-def test_walks_by_hand(rooms):
+def test_walks_by_hand(rooms: Any) -> None:
     """Up, down, left, right are 0 to 3; eight steps to the exit of the small room, where a new episode begins."""
     import_module_of("rooms.py/small")
     env = make("rooms/small", 2, stack=2)
@@ -51,7 +53,7 @@ def test_walks_by_hand(rooms):
     assert np.argwhere(obs[0, -1, :, :, 0]).tolist() == [[1, 1]]
 
 
-def test_mistakes_are_named(rooms):
+def test_mistakes_are_named(rooms: Any) -> None:
     import_module_of("rooms.py/small")
     for options, message in (
         ({"win": 0.5}, "unknown option for rooms/small 'win': did you mean 'wind'"),
@@ -65,7 +67,7 @@ def test_mistakes_are_named(rooms):
         make("rooms.py/smal")
 
 
-def test_it_is_recorded_without_a_path_and_resumes_exactly(rooms):
+def test_it_is_recorded_without_a_path_and_resumes_exactly(rooms: Any) -> None:
     folder = Path("deep/er")
     folder.mkdir(parents=True)
     Path(rooms).rename(folder / "rooms.py")
@@ -116,7 +118,7 @@ episodes = 1
 """
 
 
-def test_a_study_takes_it_and_a_change_of_the_file_moves_its_stages(rooms):
+def test_a_study_takes_it_and_a_change_of_the_file_moves_its_stages(rooms: Any) -> None:
     """Every stage is run here as its own command line, with the family forgotten in between."""
     Path("deep").mkdir()
     Path(rooms).rename("deep/rooms.py")
@@ -134,7 +136,7 @@ def test_a_study_takes_it_and_a_change_of_the_file_moves_its_stages(rooms):
     assert {stage.id for stage in again.stages}.isdisjoint(stage.id for stage in planned.stages)
 
 
-def test_a_study_names_the_line_of_a_wrong_option(rooms):
+def test_a_study_names_the_line_of_a_wrong_option(rooms: Any) -> None:
     for text, line, message in (
         ("env_options = { win = 0.2 }", 5, "unknown option for rooms/small 'win': did you mean 'wind'"),
         ("env_options = { wind = 'x' }", 5, "field wind: found 'x', expected a number"),

@@ -22,13 +22,15 @@ CASES: list[tuple[str, dict[str, Any], int]] = [
 
 
 @pytest.mark.parametrize(("env_id", "options", "steps"), CASES)
-def test_observations_are_the_last_frames_of_this_episode_padded_with_zeros(env_id, options, steps):
+def test_observations_are_the_last_frames_of_this_episode_padded_with_zeros(
+    env_id: Any, options: Any, steps: Any
+) -> None:
     env = make(env_id, 3, **options)
     obs, info = env.reset(seed=11)
     assert info == {}
     stack = env.stack
 
-    def fresh(frame):
+    def fresh(frame: Any) -> deque[Any]:
         history = deque([np.zeros_like(frame)] * stack, maxlen=stack)
         history.append(frame)
         return history
@@ -57,7 +59,7 @@ def test_observations_are_the_last_frames_of_this_episode_padded_with_zeros(env_
     assert ended > 0 or env_id == "atari/Pong"
 
 
-def test_counting_episodes_by_hand():
+def test_counting_episodes_by_hand() -> None:
     """Episode k has 1 + k mod 4 steps and rewards 1, 2, ...; even ones terminate, odd ones are truncated."""
     env = make("gym/Counting-v0", 1)
     obs, _ = env.reset(seed=0)
@@ -76,7 +78,7 @@ def test_counting_episodes_by_hand():
     ]
 
 
-def test_time_limit_truncates_and_a_termination_on_that_step_wins():
+def test_time_limit_truncates_and_a_termination_on_that_step_wins() -> None:
     env = make("gym/Counting-v0", 1, max_steps=3)
     env.reset(seed=0)
     ends = []
@@ -87,8 +89,8 @@ def test_time_limit_truncates_and_a_termination_on_that_step_wins():
 
 
 @pytest.mark.parametrize("env_id", ["minatar/asterix", "minatar/freeway", "atari/Asterix"])
-def test_same_seed_same_experience_and_each_environment_has_its_own(env_id):
-    def rollout(seed, num_envs, column):
+def test_same_seed_same_experience_and_each_environment_has_its_own(env_id: str) -> None:
+    def rollout(seed: Any, num_envs: Any, column: Any) -> np.ndarray:
         env = make(env_id, num_envs, sticky=0.25)
         frames = [env.reset(seed=seed)[0][column]]
         rng = np.random.default_rng(0)
@@ -103,7 +105,7 @@ def test_same_seed_same_experience_and_each_environment_has_its_own(env_id):
     assert not np.array_equal(together, rollout([4, 10], 2, 1))
 
 
-def test_minimal_and_full_action_sets():
+def test_minimal_and_full_action_sets() -> None:
     minimal = {"asterix": 5, "breakout": 3, "freeway": 3, "seaquest": 6, "space_invaders": 4}
     channels = {"asterix": 4, "breakout": 4, "freeway": 7, "seaquest": 10, "space_invaders": 6}
     for game, count in minimal.items():
@@ -115,7 +117,7 @@ def test_minimal_and_full_action_sets():
     assert make("atari/Pong", 1, actions="full").num_actions == 18
 
 
-def test_minatar_minimal_actions_move_the_paddle():
+def test_minatar_minimal_actions_move_the_paddle() -> None:
     """Breakout's minimal set is none, left, right; the paddle starts at column 4."""
     for action, column in ((0, 4), (1, 3), (2, 5)):
         env = make("minatar/breakout", 1, sticky=0.0)
@@ -124,7 +126,7 @@ def test_minatar_minimal_actions_move_the_paddle():
         assert np.flatnonzero(obs[0, 0, 9, :, 0]).tolist() == [column]
 
 
-def test_atari_names_are_the_papers():
+def test_atari_names_are_the_papers() -> None:
     names = game_names()
     assert len(names) >= 108
     papers = {"SpaceInvaders": "space_invaders", "UpNDown": "up_n_down", "Jamesbond": "jamesbond", "Qbert": "qbert"}
@@ -132,7 +134,7 @@ def test_atari_names_are_the_papers():
         assert names[name] == rom
 
 
-def test_rewards_are_raw():
+def test_rewards_are_raw() -> None:
     """Space Invaders pays 5 to 30 points: clipping would leave only 1."""
     env = make("atari/SpaceInvaders", 4)
     env.reset(seed=0)
@@ -174,14 +176,14 @@ def test_a_reset_takes_no_options_and_a_seed_for_each(env_id: str) -> None:
         ("gym/Floats-v0", {}, "expected a uint8 or bool Box"),
     ],
 )
-def test_mistakes_are_named(env_id, options, message):
+def test_mistakes_are_named(env_id: str, options: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError) as error:
         make(env_id, 1, **options)
     assert message in str(error.value)
     assert "\n" not in str(error.value)
 
 
-def test_reset_refuses_options_and_wrong_seeds():
+def test_reset_refuses_options_and_wrong_seeds() -> None:
     env = make("minatar/breakout", 2)
     with pytest.raises(ValueError, match="no options"):
         env.reset(options={"reset_mask": np.array([True, False])})

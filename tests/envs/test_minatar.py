@@ -56,7 +56,7 @@ def package_game(name: str, sticky: float, seed: int) -> Any:
     return game
 
 
-def play_both(env, theirs, policy, steps) -> SimpleNamespace:
+def play_both(env: Any, theirs: Any, policy: Any, steps: Any) -> SimpleNamespace:
     """Play our games and the package's with the same actions, compare, and return what happened."""
     codes = range(6) if env.options["actions"] == "full" else theirs[0].minimal_action_set()
     obs, seen = env._obs.copy(), SimpleNamespace(ended=0, reward=0.0, best=0.0)
@@ -86,19 +86,19 @@ class RandomPlayer:
     def __init__(self, seed: int) -> None:
         self.rng = np.random.default_rng(seed)
 
-    def __call__(self, env):
+    def __call__(self, env: Any) -> Any:
         return self.rng.integers(env.num_actions, size=env.num_envs)
 
 
 class Planner:
     """Plays one game well: tries each action in copies of it, plays on at random, and takes what ends best."""
 
-    def __init__(self, env, copies: int, depth: int) -> None:
+    def __init__(self, env: Any, copies: int, depth: int) -> None:
         self.copies, self.depth, self.rng = copies, depth, np.random.default_rng(0)
-        self.scouts = make(env.env_id, env.num_actions * copies, **env.options)
+        self.scouts: Any = make(env.env_id, env.num_actions * copies, **env.options)
         self.scouts.reset()
 
-    def __call__(self, env):
+    def __call__(self, env: Any) -> Any:
         self.scouts._games[:] = env._games[0]
         first = np.repeat(np.arange(env.num_actions), self.copies)
         value, alive = np.zeros(len(first)), np.ones(len(first), np.bool_)
@@ -111,7 +111,7 @@ class Planner:
         return np.array([first[value.argmax()]])
 
 
-def test_the_random_numbers_are_splitmix64():
+def test_the_random_numbers_are_splitmix64() -> None:
     """The first five for the seed 1234567 are in its authors' words, as others publish them too."""
     draws = Draws(1234567)
     published = [
@@ -132,8 +132,8 @@ def test_the_random_numbers_are_splitmix64():
 @pytest.mark.parametrize("sticky", [0.0, 0.1])
 @pytest.mark.parametrize("actions", ["minimal", "full"])
 @pytest.mark.parametrize("name", GAMES)
-def test_random_play_is_the_packages(name, actions, sticky):
-    env = make(f"minatar/{name}", 4, actions=actions, sticky=sticky)
+def test_random_play_is_the_packages(name: str, actions: str, sticky: float) -> None:
+    env: Any = make(f"minatar/{name}", 4, actions=actions, sticky=sticky)
     seeds = [0, 1, 2**63, 12345]
     env.reset(seed=seeds)
     seen = play_both(env, [package_game(name, sticky, seed) for seed in seeds], RandomPlayer(0), 700)
@@ -141,14 +141,14 @@ def test_random_play_is_the_packages(name, actions, sticky):
     assert seen.reward > 0 or name == "freeway"
 
 
-def follow_the_ball(env):
+def follow_the_ball(env: Any) -> np.ndarray:
     """Breakout: stay below where the ball will be, and on the way from time to time below where it is."""
     game = env._games[0]
     target = game["x"] + (game["right"] if game["random"] % 3 else 0)
     return np.array([0 if target == game["paddle"] else 1 if target < game["paddle"] else 2])
 
 
-def go_up(env):
+def go_up(env: Any) -> Any:
     """Freeway: always up."""
     return np.ones(env.num_envs, np.int64)
 
@@ -163,7 +163,7 @@ def go_up(env):
         ("space_invaders", 0.1, 2000, Planner, 24 * 7),  # waves until the last one gets no faster
     ],
 )
-def test_good_play_is_the_packages(name, sticky, steps, player, least):
+def test_good_play_is_the_packages(name: str, sticky: float, steps: int, player: Any, least: int) -> None:
     env = make(f"minatar/{name}", 1, sticky=sticky)
     env.reset(seed=5)
     policy = Planner(env, 6, 12) if player is Planner else player
@@ -173,11 +173,11 @@ def test_good_play_is_the_packages(name, sticky, steps, player, least):
     assert seen.best > 1 or name != "seaquest", "points for six divers"
 
 
-def test_aliens_that_come_down_are_the_packages():
+def test_aliens_that_come_down_are_the_packages() -> None:
     """The last rows, where aliens meet the cannon or leave the bottom row, are hard to reach by playing."""
     rng, ends = np.random.default_rng(0), 0
     for seed in range(60):
-        env = make("minatar/space_invaders", 1, sticky=0.0)
+        env: Any = make("minatar/space_invaders", 1, sticky=0.0)
         env.reset(seed=seed)
         game = package_game("space_invaders", 0.0, seed)
         aliens = np.zeros((10, 10), np.int64)
@@ -194,10 +194,10 @@ def test_aliens_that_come_down_are_the_packages():
 
 @pytest.mark.parametrize("aboard", [-1, 0, 1, 6])
 @pytest.mark.parametrize("speeds", [(20, 5, 0), (19, 5, 1), (2, 2, 18), (1, 3, 19), (1, 2, 19)])
-def test_coming_up_for_air_is_the_packages(aboard, speeds):
+def test_coming_up_for_air_is_the_packages(aboard: int, speeds: tuple[Any, ...]) -> None:
     """With every number of divers that matters, and at both ends of the difficulty."""
     for air in (0, 1, 19, 20, 187):
-        env = make("minatar/seaquest", 1, sticky=0.0)
+        env: Any = make("minatar/seaquest", 1, sticky=0.0)
         env.reset(seed=3)
         game = package_game("seaquest", 0.0, 3)
         env._games["y"], env._games["is_up"], env._games["aboard"], env._games["air"] = 1, 0, aboard, air
@@ -211,13 +211,13 @@ def test_coming_up_for_air_is_the_packages(aboard, speeds):
         play_both(env, [game], lambda env: np.array([2 if env._games["y"][0] else 4]), 60)
 
 
-def test_seaquest_at_its_greatest_speed_is_the_packages():
+def test_seaquest_at_its_greatest_speed_is_the_packages() -> None:
     """An enemy comes in every step. With -1 divers the player can come up, and so go on, as often as it likes."""
     most, reward = np.zeros(2, np.int64), 0.0
-    env = make("minatar/seaquest", 1, sticky=0.1)
+    env: Any = make("minatar/seaquest", 1, sticky=0.1)
     planner = Planner(env, 5, 6)
 
-    def policy(env):
+    def policy(env: Any) -> Any:
         most[:] = np.maximum(most, [env._games[name][0] for name in ("num_fish", "num_submarines")])
         return planner(env)
 
@@ -234,7 +234,7 @@ def test_seaquest_at_its_greatest_speed_is_the_packages():
     assert most[1] >= 5
 
 
-def rollout(env, policy, steps) -> list[list[Any]]:
+def rollout(env: Any, policy: Any, steps: Any) -> list[list[Any]]:
     """What a caller sees."""
     seen = []
     for _ in range(steps):
@@ -245,9 +245,9 @@ def rollout(env, policy, steps) -> list[list[Any]]:
 
 
 @pytest.mark.parametrize("name", GAMES)
-def test_a_saved_state_goes_on_bit_for_bit(name):
+def test_a_saved_state_goes_on_bit_for_bit(name: str) -> None:
     options = {"stack": 3, "sticky": 0.25, "max_steps": 45}
-    env = make(f"minatar/{name}", 3, **options)
+    env: Any = make(f"minatar/{name}", 3, **options)
     env.reset(seed=1)
     rollout(env, RandomPlayer(1), 70)
     text = json.dumps(env.save_state())
@@ -263,10 +263,10 @@ def test_a_saved_state_goes_on_bit_for_bit(name):
     assert rollout(env, RandomPlayer(2), 100) == expected
 
 
-def test_an_episode_is_cut_after_as_many_steps_and_a_termination_wins():
+def test_an_episode_is_cut_after_as_many_steps_and_a_termination_wins() -> None:
     """Freeway ends by itself after 2,501 steps. The state has a step counter of its own, as the time limit needs it."""
     for limit, ends in ((2500, [(2500, False)]), (2501, [(2501, True)])):
-        env = make("minatar/freeway", 1, max_steps=limit)
+        env: Any = make("minatar/freeway", 1, max_steps=limit)
         env.reset(seed=0)
         found = []
         for step in range(1, 2504):
@@ -278,9 +278,9 @@ def test_an_episode_is_cut_after_as_many_steps_and_a_termination_wins():
         assert env.save_state()["games"][0]["steps"] == 2503 - ends[0][0]
 
 
-def test_the_last_action_outlives_an_episode_but_not_a_seed():
+def test_the_last_action_outlives_an_episode_but_not_a_seed() -> None:
     """As in the package: a sticky action can repeat the one before the end of the last episode."""
-    env = make("minatar/breakout", 1, sticky=0.0)
+    env: Any = make("minatar/breakout", 1, sticky=0.0)
     env.reset(seed=0)
     env.step(np.array([2]))
     assert env._games["last_action"] == 3  # right
@@ -290,13 +290,13 @@ def test_the_last_action_outlives_an_episode_but_not_a_seed():
     assert env._games["last_action"] == 0
 
 
-def test_without_a_seed_games_differ():
+def test_without_a_seed_games_differ() -> None:
     first, second = (make("minatar/freeway", 1).reset()[0] for _ in range(2))
     assert not np.array_equal(first, second), "eight cars: equal by chance once in 10^8"
 
 
 @pytest.mark.parametrize("actions", [[3, 0], [0, -1]])
-def test_actions_outside_of_the_set_are_refused_before_any_game_is_played(actions):
+def test_actions_outside_of_the_set_are_refused_before_any_game_is_played(actions: list[int]) -> None:
     env = make("minatar/breakout", 2)
     env.reset(seed=0)
     before = env.save_state()
@@ -307,7 +307,7 @@ def test_actions_outside_of_the_set_are_refused_before_any_game_is_played(action
     assert env.save_state() == before
 
 
-def test_a_step_needs_a_reset_and_a_seed_is_not_negative():
+def test_a_step_needs_a_reset_and_a_seed_is_not_negative() -> None:
     env = make("minatar/breakout", 2)
     with pytest.raises(ResetNeeded, match="minatar/breakout: reset comes before"):
         env.step(np.zeros(2, np.int64))
@@ -315,7 +315,7 @@ def test_a_step_needs_a_reset_and_a_seed_is_not_negative():
         env.reset(seed=-1)
 
 
-def test_states_of_the_package_are_refused():
+def test_states_of_the_package_are_refused() -> None:
     """What was saved before the games were our own: {"games": ..., "steps": ..., "stacks": ...}."""
     env = make("minatar/breakout", 1)
     old = {"games": [{"game": {"pos": 4}, "last_action": 0, "random": ["MT19937", [1]]}], "steps": [0], "stacks": [[]]}
@@ -346,8 +346,8 @@ def test_states_of_the_package_are_refused():
         ("seaquest", "num_fish", 33, "num_fish: found 33, expected 0 to 32"),
     ],
 )
-def test_states_that_no_game_can_be_in_are_refused(name, field, value, message):
-    env = make(f"minatar/{name}", 2)
+def test_states_that_no_game_can_be_in_are_refused(name: str, field: str, value: Any, message: str) -> None:
+    env: Any = make(f"minatar/{name}", 2)
     env.reset(seed=0)
     state = env.save_state()
     before = json.dumps(state)
@@ -370,8 +370,8 @@ PLACES = {
 
 
 @pytest.mark.parametrize("name", GAMES)
-def test_states_with_something_outside_of_the_grid_are_refused(name):
-    env = make(f"minatar/{name}", 1)
+def test_states_with_something_outside_of_the_grid_are_refused(name: str) -> None:
+    env: Any = make(f"minatar/{name}", 1)
     env.reset(seed=0)
     state = env.save_state()
     for field, (low, high) in PLACES[name].items():
@@ -386,8 +386,8 @@ def test_states_with_something_outside_of_the_grid_are_refused(name):
                     env.load_state(changed)
 
 
-def test_lists_of_seaquest_with_something_outside_of_the_grid_are_refused():
-    env = make("minatar/seaquest", 1)
+def test_lists_of_seaquest_with_something_outside_of_the_grid_are_refused() -> None:
+    env: Any = make("minatar/seaquest", 1)
     env.reset(seed=0)
     state = env.save_state()
     for field in ("bullets", "divers", "enemy_bullets", "fish", "submarines"):
@@ -403,8 +403,8 @@ def test_lists_of_seaquest_with_something_outside_of_the_grid_are_refused():
                         env.load_state(changed)
 
 
-def test_states_of_other_sizes_are_refused():
-    env = make("minatar/breakout", 2)
+def test_states_of_other_sizes_are_refused() -> None:
+    env: Any = make("minatar/breakout", 2)
     env.reset(seed=0)
     state = env.save_state()
     for damaged in (
@@ -418,19 +418,22 @@ def test_states_of_other_sizes_are_refused():
             env.load_state(damaged)
 
 
-def test_a_made_up_state_with_too_many_things_stops():
-    env = make("minatar/seaquest", 1)
+def test_a_made_up_state_with_too_many_things_stops() -> None:
+    env: Any = make("minatar/seaquest", 1)
     env.reset(seed=0)
     env._games["num_divers"], env._games["diver_timer"] = 4, 0
     with pytest.raises(RuntimeError, match="more things than"):
         env.step(np.zeros(1, np.int64))
 
 
-def test_compiled_games_are_named_after_all_files_that_they_are_made_from(tmp_path, monkeypatch):
+def test_compiled_games_are_named_after_all_files_that_they_are_made_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """numba itself would go on with the old rules after a change in the file of a game."""
 
     def name() -> str:
-        return stepping.compile_step.__wrapped__("breakout").py_func.__qualname__
+        step: Any = stepping.compile_step.__wrapped__("breakout")
+        return str(step.py_func.__qualname__)
 
     names = {name()}
     shutil.copytree(Path(stepping.__file__).parent, tmp_path / "games")
@@ -443,16 +446,18 @@ def test_compiled_games_are_named_after_all_files_that_they_are_made_from(tmp_pa
     assert len(names) == 1 + len(GAMES) + 3
 
 
-def test_games_are_compiled_without_a_place_to_keep_them(monkeypatch, caplog):
+def test_games_are_compiled_without_a_place_to_keep_them(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr(numba.config, "CACHE_LOCATOR_CLASSES", "UserProvidedCacheLocator")
     monkeypatch.setattr(numba.config, "CACHE_DIR", "")
     with caplog.at_level(logging.WARNING):
-        step = stepping.compile_step.__wrapped__("breakout")
+        step: Any = stepping.compile_step.__wrapped__("breakout")
     assert "NUMBA_CACHE_DIR" in caplog.text
     assert step.py_func.__qualname__.startswith("breakout_")
 
 
-def test_numba_is_imported_by_making_a_game_and_the_package_never():
+def test_numba_is_imported_by_making_a_game_and_the_package_never() -> None:
     """numba costs a third of a second; the package would bring seaborn, and its licence."""
     script = """
 import sys

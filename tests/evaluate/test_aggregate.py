@@ -1,7 +1,9 @@
 """Aggregates and intervals, against rliable, closed forms, all resamples listed, and examples by hand."""
 
 import itertools
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,17 +21,17 @@ ORACLE = {
 }
 
 
-def by_task(matrix):
+def by_task(matrix: Any) -> dict[Any, Any]:
     """Turn rliable's runs x tasks into our arrays (P, 1) by task."""
     return {f"task {i}": column[:, None] for i, column in enumerate(matrix.T)}
 
 
-def matrix_of(seed, runs=5, tasks=9):
+def matrix_of(seed: Any, runs: int = 5, tasks: int = 9) -> np.ndarray:
     return np.random.default_rng(seed).normal(0.6, 1, (runs, tasks)) * np.linspace(0.5, 2, tasks)
 
 
 @pytest.fixture
-def global_seed():
+def global_seed() -> Iterator[None]:
     """rliable draws from NumPy's global generator, whatever it is given."""
     state = np.random.get_state()  # noqa: NPY002
     np.random.seed(0)  # noqa: NPY002
@@ -40,7 +42,7 @@ def global_seed():
 OURS, THEIRS = 20_000, 10_000  # resamples
 
 
-def same(ours, theirs, step=0.0):
+def same(ours: Any, theirs: Any, step: float = 0.0) -> Any:
     """Whether intervals agree: both ends to 4 standard errors of a percentile, and the width to 4 of its own.
 
     The q-quantile of R draws of a normal distribution has the standard error sqrt(q (1 - q) / R) / density, for
@@ -54,7 +56,7 @@ def same(ours, theirs, step=0.0):
     return ends and abs((high - low) - width) < 4 * np.sqrt(2) * error + step
 
 
-def near(ours, theirs):
+def near(ours: Any, theirs: Any) -> None:
     """Assert that intervals agree, and that one a tenth narrower, or wider, would not."""
     assert same(ours, theirs)
     low, high = ours
@@ -62,7 +64,7 @@ def near(ours, theirs):
         assert not same((low - change * (high - low), high + change * (high - low)), theirs)
 
 
-def test_probability_of_improvement_by_hand():
+def test_probability_of_improvement_by_hand() -> None:
     x = {"a": np.array([[1.0, 2.0]]), "b": np.array([[5.0]])}
     y = {"b": np.array([[5.0], [7.0]]), "a": np.array([[1.0], [0.0]])}  # tasks in another order
     # a: 1 against 1 and 0 is 1/2 + 1, 2 against both is 2: 3.5 of 4. b: 5 against 5 and 7 is 1/2 of 2.
@@ -70,7 +72,7 @@ def test_probability_of_improvement_by_hand():
     assert agg.probability_of_improvement(y, x) == pytest.approx(1 - (3.5 / 4 + 0.5 / 2) / 2)
 
 
-def test_tasks_weigh_the_same_whatever_their_number_of_runs():
+def test_tasks_weigh_the_same_whatever_their_number_of_runs() -> None:
     scores = {"a": np.array([[0.0]]), "b": np.array([[1.0, 2.0, 6.0]]), "c": np.array([[3.0], [5.0]])}
     assert agg.mean(scores) == pytest.approx((0 + 3 + 4) / 3)
     assert agg.median(scores) == pytest.approx(3)
@@ -78,14 +80,14 @@ def test_tasks_weigh_the_same_whatever_their_number_of_runs():
     np.testing.assert_allclose(agg.performance_profile(scores, [0.0, 2.5]), [2 / 3, (0 + 1 / 3 + 1) / 3])
 
 
-def test_iqm_of_unequal_numbers_of_runs_by_hand():
+def test_iqm_of_unequal_numbers_of_runs_by_hand() -> None:
     scores = {"a": np.array([[0.0]]), "b": np.array([[1.0, 2.0, 6.0]])}
     # Weights 1/2 for 0 and 1/6 for 1, 2 and 6. A quarter at the bottom is half of the 0; a quarter at the top is the 6
     # and half of the 2. Left are 1/4 of 0, 1/6 of 1 and 1/12 of 2: 1/3 over 1/2.
     assert agg.iqm(scores) == pytest.approx(2 / 3)
 
 
-def test_all_statistics_of_one_table_by_hand():
+def test_all_statistics_of_one_table_by_hand() -> None:
     """Eight runs in two tasks: a quarter, two, is cut off at each end of -1 0 .2 .4 .6 1 2 4."""
     scores = {"a": np.array([[-1.0, 0.4], [1.0, 2.0]]), "b": np.array([[0.0], [0.2], [0.6], [4.0]])}
     assert agg.iqm(scores) == pytest.approx((0.2 + 0.4 + 0.6 + 1) / 4)
@@ -97,7 +99,7 @@ def test_all_statistics_of_one_table_by_hand():
     assert agg.performance_profile(scores, 0.5).tolist() == [4 / 8]
 
 
-def test_student_interval_by_hand():
+def test_student_interval_by_hand() -> None:
     # Means 1, 2, 3: standard deviation 1, t with 2 degrees of freedom 4.30265, half of the width 4.30265 / sqrt(3).
     for values in ([1.0, 2.0, 3.0], [[0.0, 2.0], [2.0, 2.0], [3.0, 3.0]]):
         found = agg.mean_interval(values)
@@ -115,7 +117,7 @@ def test_student_interval_by_hand():
 
 @given(st.integers(0, 10_000), st.integers(1, 7), st.integers(1, 12))
 @settings(max_examples=60, deadline=None)
-def test_points_are_rliables(seed, runs, tasks):
+def test_points_are_rliables(seed: Any, runs: Any, tasks: Any) -> None:
     matrix = matrix_of(seed, runs, tasks)
     found = agg.aggregates(by_task(matrix), np.random.default_rng(0), resamples=2)
     assert tuple(found) == agg.STATISTICS == tuple(ORACLE)
@@ -126,7 +128,7 @@ def test_points_are_rliables(seed, runs, tasks):
 
 @given(st.integers(0, 10_000))
 @settings(max_examples=20, deadline=None)
-def test_nested_runs_count_one_by_one_in_points(seed):
+def test_nested_runs_count_one_by_one_in_points(seed: Any) -> None:
     nested = np.random.default_rng(seed).normal(size=(4, 3, 2))  # tasks, P, S
     matrix = nested.reshape(4, 6).T
     scores = dict(zip("abcd", nested, strict=True))
@@ -135,7 +137,7 @@ def test_nested_runs_count_one_by_one_in_points(seed):
 
 
 @pytest.mark.usefixtures("global_seed")
-def test_intervals_are_rliables():
+def test_intervals_are_rliables() -> None:
     matrix = matrix_of(3)
     _, theirs = library.get_interval_estimates(
         {"x": matrix}, lambda x: np.array([oracle(x) for oracle in ORACLE.values()]), reps=THEIRS
@@ -146,7 +148,7 @@ def test_intervals_are_rliables():
 
 
 @pytest.mark.usefixtures("global_seed")
-def test_performance_profiles_are_rliables():
+def test_performance_profiles_are_rliables() -> None:
     matrix, taus = matrix_of(4, runs=10, tasks=20), np.linspace(-1, 2, 31)
     points, intervals = library.create_performance_profile({"x": matrix}, taus, reps=THEIRS)
     ours = agg.profile_with_interval(by_task(matrix), taus, np.random.default_rng(0), resamples=OURS)
@@ -159,12 +161,12 @@ def test_performance_profiles_are_rliables():
 
 
 @pytest.mark.usefixtures("global_seed")
-def test_probability_of_improvement_is_rliables():
+def test_probability_of_improvement_is_rliables() -> None:
     rng = np.random.default_rng(5)
     # Whole numbers, for ties; more than 8 runs, so that SciPy computes no exact p-values, which nobody asks for.
     x, y = rng.integers(0, 6, (10, 2)) * 1.0, rng.integers(0, 5, (9, 2)) * 1.0
 
-    def compared(a, b):
+    def compared(a: Any, b: Any) -> np.ndarray:
         """rliable's own statistic takes 30 times as long, for a p-value."""
         return np.array([np.mean((a[:, None] > b) + 0.5 * (a[:, None] == b))])
 
@@ -176,10 +178,10 @@ def test_probability_of_improvement_is_rliables():
     near((ours.low, ours.high), intervals["x,y"][:, 0])
 
 
-def test_every_resample_has_its_probability():
+def test_every_resample_has_its_probability() -> None:
     """Two encoders with two agents: 4 draws of encoders times 16 of agents, all listed, are equally likely."""
     scores = np.array([[0.0, 1.0], [3.0, 10.0]])
-    expected = Counter()
+    expected = defaultdict[tuple[float, float], float](float)
     for encoders in itertools.product(range(2), repeat=2):
         for agents in itertools.product(range(2), repeat=4):
             drawn = [scores[encoders[0], agents[:2]], scores[encoders[1], agents[2:]]]
@@ -192,7 +194,7 @@ def test_every_resample_has_its_probability():
         assert abs(found[key] / R - p) < 5 * np.sqrt(p * (1 - p) / R)
 
 
-def test_variance_of_a_nested_mean():
+def test_variance_of_a_nested_mean() -> None:
     """1/P [mean square of encoders' means + mean square within encoders / S]; with T tasks their sum over T^2."""
     # a: means 1 and 12 around 6.5, within 1 and 4: (5.5^2 + 2.5 / 2) / 2 = 15.75. Runs drawn one by one would give
     # 8.19, encoders without their agents 15.125.
@@ -210,7 +212,7 @@ def test_variance_of_a_nested_mean():
         assert values.var() == pytest.approx(variance, rel=0.015)
 
 
-def test_one_encoder_gives_no_interval():
+def test_one_encoder_gives_no_interval() -> None:
     rng = np.random.default_rng(0)
     scores = {"a": rng.normal(size=(1, 9)), "b": rng.normal(size=(3, 3))}
     assert all(np.isfinite(found.point) for found in agg.aggregates(scores, rng).values())
@@ -222,7 +224,7 @@ def test_one_encoder_gives_no_interval():
     assert all(one.has_interval and one.low <= one.point <= one.high for one in found.values())
 
 
-def test_the_generator_decides_and_nothing_else():
+def test_the_generator_decides_and_nothing_else() -> None:
     scores = by_task(matrix_of(1))
     before = {task: array.copy() for task, array in scores.items()}
     first = agg.aggregates(scores, np.random.default_rng(7))
@@ -232,7 +234,7 @@ def test_the_generator_decides_and_nothing_else():
         np.testing.assert_array_equal(array, before[task])
 
 
-def test_intervals_are_the_middle_95_percent_of_2000_resamples():
+def test_intervals_are_the_middle_95_percent_of_2000_resamples() -> None:
     scores = by_task(matrix_of(2))
     values = agg.bootstrap(scores, np.random.default_rng(3))
     found = agg.aggregates(scores, np.random.default_rng(3))
@@ -245,7 +247,7 @@ def test_intervals_are_the_middle_95_percent_of_2000_resamples():
 
 
 @pytest.mark.parametrize("scores", [np.array([1.0, 2.0]), np.zeros((0, 3)), np.array([[1.0, np.nan]])])
-def test_scores_that_are_none_are_refused(scores):
+def test_scores_that_are_none_are_refused(scores: Any) -> None:
     with pytest.raises(ValueError, match=r"Pong: found scores of shape"):
         agg.mean({"Pong": scores})
     with pytest.raises(ValueError, match="no task"):

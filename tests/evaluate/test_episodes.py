@@ -1,6 +1,7 @@
 """Evaluation: exactly N complete episodes, all that were begun, whatever their lengths; results and video."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -9,10 +10,11 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
 from PIL import Image
+from PIL.GifImagePlugin import GifImageFile
 
 from protovalue.cli import main
 from protovalue.encoder import save_encoder
-from protovalue.envs.base import PythonEnv
+from protovalue.envs.base import Game, PythonEnv
 from protovalue.envs.registry import make
 from protovalue.errors import UserError
 from protovalue.evaluate import episodes
@@ -21,11 +23,13 @@ from protovalue.evaluate.episodes import Quotas, evaluate_command, evaluate_run,
 from protovalue.files import read_json
 from protovalue.nets.encoders import make_encoder
 from protovalue.online import dqn, linear_dqn
+from protovalue.online.agent import Agent
 from protovalue.online.config import DqnConfig, OnlineConfig
 from protovalue.online.dqn import train_dqn
 from protovalue.online.draws import Draws
 from protovalue.online.linear_dqn import train_online
 from protovalue.randomness import Purpose
+from protovalue.runs import read_run
 
 
 class ShortAndLong(gymnasium.Env[np.ndarray, np.int64]):
@@ -48,26 +52,27 @@ class ShortAndLong(gymnasium.Env[np.ndarray, np.int64]):
 
 @pytest.fixture(scope="module", autouse=True)
 def _register_short_and_long() -> None:
-    gymnasium.register("ShortAndLong-v0", ShortAndLong)
+    gymnasium.register("ShortAndLong-v0", ShortAndLong)  # type: ignore[arg-type]  # a class that takes no options
 
 
-class Pressing:
+class Pressing(Agent):
     """An agent that prefers action 0, for any number of seeds."""
 
     num_actions = 2
 
     def __init__(self, seeds: int) -> None:
-        self.seeds, self.seen = seeds, []
+        super(Agent, self).__init__()  # it has nothing to learn
+        self.seeds, self.seen = seeds, list[int]()
 
-    def see(self, obs):
+    def see(self, obs: Any) -> torch.Tensor:
         self.seen.append(len(obs))
         return torch.zeros(self.seeds, len(obs) // self.seeds, 1)
 
-    def values(self, features):
+    def values(self, features: Any) -> torch.Tensor:
         return torch.tensor([1.0, 0.0]).expand(*features.shape[:2], 2)
 
 
-class Scripted:
+class Scripted(Game):
     """Game `number`, whose episodes last as long as the script says, the last one's length again and again.
 
     Frame t is [number, episode, t]; every step pays number + 1; it is cut where another game would end.
@@ -76,31 +81,37 @@ class Scripted:
     def __init__(self, number: int, lengths: list[int], cut: bool = False) -> None:
         self.number, self.lengths, self.cut = number, lengths, cut
         self.episode, self.t = -1, 0
-        self.seeds, self.actions, self.closed = [], [], 0
+        self.seeds, self.actions, self.closed = list[int | None](), list[int](), 0
 
-    def frame(self):
+    def frame(self) -> np.ndarray:
         return np.array([[self.number, self.episode, self.t % 256]], np.uint8)
 
-    def reset(self, seed):
+    def reset(self, seed: Any) -> Any:
         self.seeds.append(seed)
         self.episode, self.t = self.episode + 1, 0
         return self.frame()
 
-    def step(self, action):
+    def step(self, action: Any) -> tuple[Any, float, bool, bool]:
         self.actions.append(action)
         self.t += 1
         over = self.t == self.lengths[min(self.episode, len(self.lengths) - 1)]
         return self.frame(), self.number + 1.0, over and not self.cut, over and self.cut
 
-    def close(self):
+    def close(self) -> None:
         self.closed += 1
+
+    def save_state(self) -> None:
+        return None
+
+    def load_state(self, state: Any) -> None:
+        raise NotImplementedError
 
 
 def scripted(*games: Scripted, stack: int = 1, actions: int = 2) -> PythonEnv:
     return PythonEnv("gym/Scripted-v0", {"stack": stack, "max_steps": None}, games, (1, 3), np.uint8, actions)
 
 
-def test_returns_and_lengths_are_those_of_the_script():
+def test_returns_and_lengths_are_those_of_the_script() -> None:
     """Two agents with two environments each and three episodes: two from the first of an agent's, one from the second.
 
     The first environment plays on, twice as often, while the second is in its long episode: that does not count.
@@ -112,7 +123,7 @@ def test_returns_and_lengths_are_those_of_the_script():
     assert len(games[0].actions) == 9  # no longer than the longest takes
 
 
-def test_environments_have_seeds_of_their_own_once():
+def test_environments_have_seeds_of_their_own_once() -> None:
     """Seeds come from (agent's seed, 2 for evaluation, evaluation's seed, environment); later episodes have none."""
     games = [Scripted(number, [2]) for number in range(4)]
     play(scripted(*games), Pressing(2), [4, 9], 4, 0.0, seed=7, quiet=True)
@@ -122,7 +133,7 @@ def test_environments_have_seeds_of_their_own_once():
 
 
 @pytest.mark.parametrize("epsilon", [0.0, 0.4, 1.0])
-def test_a_share_epsilon_of_the_actions_is_random(epsilon):
+def test_a_share_epsilon_of_the_actions_is_random(epsilon: float) -> None:
     """Any of five with the same probability, the agent's own, 0, too; every environment draws for itself."""
     games = [Scripted(number, [1000]) for number in range(4)]
     agent = Pressing(2)
@@ -141,7 +152,7 @@ def test_a_share_epsilon_of_the_actions_is_random(epsilon):
                 assert both == pytest.approx(4 / 25 * epsilon**2, abs=0.04)
 
 
-def test_random_actions_are_a_function_of_seed_and_step():
+def test_random_actions_are_a_function_of_seed_and_step() -> None:
     """At each step, one number of an environment says whether its action is random, another one which it is."""
     games = [Scripted(number, [300]) for number in range(4)]
     agent = Pressing(2)
@@ -156,12 +167,12 @@ def test_random_actions_are_a_function_of_seed_and_step():
             assert [games[2 * s + e].actions[t] for e in (0, 1)] == expected.tolist()
 
 
-def test_the_greedy_action_is_of_the_agent_whose_environment_it_is():
+def test_the_greedy_action_is_of_the_agent_whose_environment_it_is() -> None:
     class Choosing(Pressing):
-        def see(self, obs):
+        def see(self, obs: Any) -> torch.Tensor:
             return torch.from_numpy(obs[:, -1, 0, :1].astype(np.float32)).view(2, 2, 1)  # a game's number
 
-        def values(self, features):
+        def values(self, features: Any) -> Any:
             wanted = features * torch.tensor([1.0, -1.0])[:, None, None] + torch.tensor([0.0, 4.0])[:, None, None]
             return -(torch.arange(5.0) - wanted).abs()  # the first agent wants its number, the second 4 minus it
 
@@ -170,33 +181,33 @@ def test_the_greedy_action_is_of_the_agent_whose_environment_it_is():
     assert [game.actions for game in games] == [[0] * 3, [1] * 3, [2] * 3, [1] * 3]
 
 
-def test_the_film_is_of_the_first_agent_s_first_episode():
+def test_the_film_is_of_the_first_agent_s_first_episode() -> None:
     """Its newest frames, the one that it ended in too, and nothing of the next episode or of other environments."""
-    film = []
+    film: list[np.ndarray] = []
     play(scripted(Scripted(5, [3, 2]), Scripted(6, [9]), stack=2), Pressing(1), [0], 4, 0.0, film=film, quiet=True)
     assert [frame.tolist() for frame in film] == [[[5, 0, t]] for t in range(4)]
 
 
 @pytest.mark.parametrize(("length", "last"), [(9, 4), (5, 4), (4, 4), (3, 3)])
-def test_a_film_has_a_largest_length(monkeypatch, length, last):
+def test_a_film_has_a_largest_length(monkeypatch: pytest.MonkeyPatch, length: int, last: int) -> None:
     monkeypatch.setattr(episodes, "VIDEO_FRAMES", 5)
-    film = []
+    film: list[np.ndarray] = []
     play(scripted(Scripted(5, [length])), Pressing(1), [0], 2, 0.0, film=film, quiet=True)
     assert [frame.tolist() for frame in film] == [[[5, 0, t]] for t in range(last + 1)]
 
 
-def test_films_are_cut_after_3000_frames():
+def test_films_are_cut_after_3000_frames() -> None:
     assert episodes.VIDEO_FRAMES == 3000
 
 
-def test_progress_counts_the_episodes_of_all_seeds(capsys):
+def test_progress_counts_the_episodes_of_all_seeds(capsys: pytest.CaptureFixture[str]) -> None:
     play(scripted(*(Scripted(number, [2]) for number in range(4))), Pressing(2), [4, 9], 3, 0.0)
     assert "evaluate gym/Scripted-v0: 6/6 episodes" in capsys.readouterr().err
 
 
-def naive(env, episodes: int, seed: int) -> list[float]:
+def naive(env: Any, episodes: int, seed: int) -> list[float]:
     """Count the first `episodes` that end, wherever: what must not be done."""
-    returns, running = [], np.zeros(env.num_envs)
+    returns, running = list[float](), np.zeros(env.num_envs)
     env.reset(seed=100 * seed)
     while len(returns) < episodes:
         _, rewards, terminated, truncated, _ = env.step(np.zeros(env.num_envs, int))
@@ -207,7 +218,7 @@ def naive(env, episodes: int, seed: int) -> list[float]:
     return returns[:episodes]
 
 
-def test_long_episodes_count_as_much_as_short_ones():
+def test_long_episodes_count_as_much_as_short_ones() -> None:
     counted = [
         one
         for seed in range(20)
@@ -223,7 +234,7 @@ def test_long_episodes_count_as_much_as_short_ones():
     assert biased.mean() < 0.3  # naive counting ends with the long ones still under way
 
 
-def test_quotas_by_hand():
+def test_quotas_by_hand() -> None:
     quotas = Quotas(3, 2)  # the first environment plays two episodes, the second one
     assert quotas.quota.tolist() == [2, 1]
     no, both = np.array([False, False]), np.array([True, True])
@@ -236,7 +247,7 @@ def test_quotas_by_hand():
     assert (played.returns, played.lengths) == ([3.0, 4.0, 30.0], [2, 1, 2])
 
 
-def test_a_seed_s_episodes_do_not_depend_on_the_others():
+def test_a_seed_s_episodes_do_not_depend_on_the_others() -> None:
     both = play(make("gym/ShortAndLong-v0", 6), Pressing(2), [4, 9], 10, 0.3, quiet=True)
     alone = play(make("gym/ShortAndLong-v0", 3), Pressing(1), [9], 10, 0.3, quiet=True)
     assert both[1] == alone[0]
@@ -244,7 +255,7 @@ def test_a_seed_s_episodes_do_not_depend_on_the_others():
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("run") / "r"
     config = OnlineConfig(
         env="minatar/breakout",
@@ -258,7 +269,7 @@ def run(tmp_path_factory):
     return train_online(config, quiet=True)
 
 
-def test_the_result_has_every_episode(run, tmp_path, capsys):
+def test_the_result_has_every_episode(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert (
         main(f"evaluate {run} --episodes 7 --num-envs 3 --video {tmp_path}/v.gif --out {tmp_path}/e.json".split()) == 0
     )
@@ -271,26 +282,27 @@ def test_the_result_has_every_episode(run, tmp_path, capsys):
         assert row["mean_return"] == pytest.approx(np.mean(row["returns"]))
     assert result["mean_return"] == pytest.approx(np.mean([row["mean_return"] for row in result["seeds"]]))
     with Image.open(tmp_path / "v.gif") as film:
+        assert isinstance(film, GifImageFile)
         assert film.size == (240, 240)
         assert 2 <= film.n_frames <= result["seeds"][0]["lengths"][0] + 1  # Pillow joins frames that are the same
     assert "every return" in capsys.readouterr().out
 
 
-def test_the_same_evaluation_twice_is_the_same(run, tmp_path):
+def test_the_same_evaluation_twice_is_the_same(run: Path, tmp_path: Path) -> None:
     first, second = (
         evaluate_run(EvaluateConfig(run, 4, out=tmp_path / f"{i}.json", num_envs=2), quiet=True) for i in range(2)
     )
     assert first == second
 
 
-def test_the_agents_that_were_trained_play(tmp_path, monkeypatch):
+def test_the_agents_that_were_trained_play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The loaded ones have the parameters that training ended with, not those it began with."""
-    trained, prepared = {}, []
+    trained, prepared = dict[Any, Any](), []
 
-    def catching(module):
+    def catching(module: Any) -> Any:
         real = module.prepare
 
-        def prepare(config):
+        def prepare(config: Any) -> tuple[Any, Any, Any]:
             env, agent, about = real(config)
             prepared.append(env)
             trained.setdefault(module, (agent, agent.theta.clone()))
@@ -300,7 +312,7 @@ def test_the_agents_that_were_trained_play(tmp_path, monkeypatch):
 
     for module in (linear_dqn, dqn):
         monkeypatch.setattr(module, "prepare", catching(module))
-    small = {"env": "minatar/breakout", "steps": 60, "replay_min": 20, "replay_size": 50}
+    small: dict[str, Any] = {"env": "minatar/breakout", "steps": 60, "replay_min": 20, "replay_size": 50}
     runs = {
         linear_dqn: train_online(
             OnlineConfig(**small, out=tmp_path / "online", encoder="random:minatar:1", seeds="3,8"), quiet=True
@@ -329,7 +341,7 @@ RESULT = {
 }  # fmt: skip
 
 
-def test_the_table_by_hand(tmp_path, monkeypatch, capsys):
+def test_the_table_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Returns 1 and 3 have the standard error sqrt(2) / sqrt(2); a single one has none."""
     monkeypatch.setattr(episodes, "evaluate_run", lambda config: RESULT)
     evaluate_command(EvaluateConfig(tmp_path, 2, video=tmp_path / "v.gif"))
@@ -347,11 +359,11 @@ def test_the_table_by_hand(tmp_path, monkeypatch, capsys):
 
 
 @pytest.fixture
-def made_agent(monkeypatch):
+def made_agent(monkeypatch: pytest.MonkeyPatch) -> list[Scripted]:
     """Let `load_agent` give agents of seeds 4 and 9 in scripted environments, and return their games."""
-    games = []
+    games: list[Scripted] = []
 
-    def load(run, num_envs):
+    def load(run: Any, num_envs: Any) -> Any:
         games.extend(Scripted(number, [number + 1]) for number in range(2 * num_envs))
         return scripted(*games), Pressing(2), (4, 9), 77
 
@@ -359,10 +371,11 @@ def made_agent(monkeypatch):
     return games
 
 
-def test_the_result_by_hand(tmp_path, made_agent):
+def test_the_result_by_hand(tmp_path: Path, made_agent: list[Scripted]) -> None:
     """Game g lasts g + 1 steps, each of which pays g + 1."""
-    places = {"out": tmp_path / "e.json", "video": tmp_path / "films" / "v.gif"}
-    result = evaluate_run(EvaluateConfig(tmp_path, 3, epsilon=0.0, num_envs=2, seed=5, **places), quiet=True)
+    out, video = tmp_path / "e.json", tmp_path / "films" / "v.gif"
+    config = EvaluateConfig(tmp_path, 3, epsilon=0.0, num_envs=2, seed=5, out=out, video=video)
+    result = evaluate_run(config, quiet=True)
     assert read_json(tmp_path / "e.json") == result
     assert result == {
         "format": "protovalue evaluation", "version": 1, "env": "gym/Scripted-v0",
@@ -375,10 +388,13 @@ def test_the_result_by_hand(tmp_path, made_agent):
     }  # fmt: skip
     assert [game.closed for game in made_agent] == [1] * 4
     with Image.open(tmp_path / "films" / "v.gif") as film:
+        assert isinstance(film, GifImageFile)
         assert film.n_frames == 2
 
 
-def test_without_a_file_s_name_the_result_lies_in_the_run_and_there_is_no_film(tmp_path, made_agent, capsys):
+def test_without_a_file_s_name_the_result_lies_in_the_run_and_there_is_no_film(
+    tmp_path: Path, made_agent: list[Scripted], capsys: pytest.CaptureFixture[str]
+) -> None:
     result = evaluate_run(EvaluateConfig(tmp_path, 2, epsilon=0.0))
     assert len(made_agent) == 4  # no more environments than episodes
     assert [path.name for path in tmp_path.iterdir()] == ["evaluation.json"]
@@ -386,8 +402,9 @@ def test_without_a_file_s_name_the_result_lies_in_the_run_and_there_is_no_film(t
     assert "4/4 episodes" in capsys.readouterr().err
 
 
-def frames_of(path):
+def frames_of(path: Any) -> Any:
     with Image.open(path) as film:
+        assert isinstance(film, GifImageFile)
         pictures, durations = [], []
         for i in range(film.n_frames):
             film.seek(i)
@@ -396,7 +413,7 @@ def frames_of(path):
         return pictures, durations, film.info["loop"]
 
 
-def test_a_film_by_hand(tmp_path):
+def test_a_film_by_hand(tmp_path: Path) -> None:
     """Each of 2 x 3 pixels is a square of 80, without shades between them; the last picture stays for a second."""
     small = np.array([[0, 255, 0], [255, 0, 0]], np.uint8)
     write_gif(tmp_path / "deep" / "er" / "v.gif", [small, 255 - small, small])
@@ -409,7 +426,7 @@ def test_a_film_by_hand(tmp_path):
     assert (pictures[0].shape, durations) == ((4, 6), [100, 1000])
 
 
-def test_larger_pictures_are_smooth_and_flat_ones_a_line(tmp_path):
+def test_larger_pictures_are_smooth_and_flat_ones_a_line(tmp_path: Path) -> None:
     for width, shades in ((63, False), (64, True)):
         stripes = np.tile(np.arange(width) % 2 * 255, (32, 1)).astype(np.uint8)
         write_gif(tmp_path / "v.gif", [stripes])
@@ -420,14 +437,14 @@ def test_larger_pictures_are_smooth_and_flat_ones_a_line(tmp_path):
     assert frames_of(tmp_path / "v.gif")[0][0].shape == (1, 240)
 
 
-def test_episodes_are_cut_where_the_environment_says():
+def test_episodes_are_cut_where_the_environment_says() -> None:
     env = make("gym/ShortAndLong-v0", 10, max_steps=20)
     (played,) = play(env, Pressing(1), [0], 30, 0.0, quiet=True)
     assert set(played.lengths) == {1, 20}
 
 
-def test_another_encoder_in_the_place_of_the_one_trained_on_is_refused(tmp_path):
-    def encoder(seed):
+def test_another_encoder_in_the_place_of_the_one_trained_on_is_refused(tmp_path: Path) -> None:
+    def encoder(seed: Any) -> None:
         made = make_encoder("minatar", (1, 10, 10, 4), 1, torch.Generator().manual_seed(seed))
         about = {"env_id": "minatar/breakout", "summary": {"feature_rms": 0.5}}
         save_encoder(tmp_path / "encoder", made, "minatar", 1, about, ["card"])
@@ -443,13 +460,13 @@ def test_another_encoder_in_the_place_of_the_one_trained_on_is_refused(tmp_path)
         evaluate_run(EvaluateConfig(run, 1), quiet=True)
 
 
-def test_a_folder_that_is_no_agent_is_refused(tmp_path):
+def test_a_folder_that_is_no_agent_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="not a run"):
         evaluate_run(EvaluateConfig(tmp_path))
 
 
-def test_a_run_of_another_kind_is_refused(run, tmp_path, monkeypatch):
-    recorded = episodes.read_run(run)
+def test_a_run_of_another_kind_is_refused(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recorded = read_run(run)
     monkeypatch.setattr(episodes, "read_run", lambda path: {**recorded, "config": {"kind": "pretrain"}})
     with pytest.raises(UserError, match="not a run of pvn online or pvn dqn"):
         evaluate_run(EvaluateConfig(tmp_path))

@@ -2,7 +2,9 @@
 
 import inspect
 import itertools
-from typing import Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
 
 import gymnasium
 import numpy as np
@@ -23,16 +25,17 @@ from protovalue.evaluate.features import (
     temporal_smoothness,
     trajectory,
 )
+from protovalue.online.agent import Agent
 from protovalue.online.config import OnlineConfig
 from protovalue.online.linear_dqn import train_online
 
 
-def rotation(dimensions, rng):
+def rotation(dimensions: Any, rng: Any) -> np.ndarray:
     return np.linalg.qr(rng.normal(size=(dimensions, dimensions)))[0]
 
 
 @pytest.mark.parametrize("method", ["classical", "metric"])
-def test_a_plane_in_many_dimensions_is_found_again(method):
+def test_a_plane_in_many_dimensions_is_found_again(method: Literal["classical", "metric"]) -> None:
     rng = np.random.default_rng(0)
     flat = rng.normal(size=(30, 2)) * [3.0, 1.0]
     hidden = np.hstack([flat, np.zeros((30, 18))]) @ rotation(20, rng) + 5.0
@@ -42,7 +45,7 @@ def test_a_plane_in_many_dimensions_is_found_again(method):
     assert found.stress < 1e-6
 
 
-def test_a_triangle_by_hand():
+def test_a_triangle_by_hand() -> None:
     """3-4-5, corners on axes of their own: distances again 3, 4 and 5, the long side first, the far corner positive."""
     for method in ("classical", "metric"):
         found = mds(np.array([[0.0, 0.0, 9.0], [3.0, 0.0, 9.0], [0.0, 4.0, 9.0]]), method)
@@ -55,7 +58,7 @@ def test_a_triangle_by_hand():
         assert found.stress == pytest.approx(0, abs=1e-12)
 
 
-def test_points_on_a_line_stay_on_it():
+def test_points_on_a_line_stay_on_it() -> None:
     """Their second eigenvalue is 0; for these it is rounded to less, of which there is no root."""
     line = [[-0.6393159419710626, 1.0589866294538408], [0.0, 0.0], [-1.2786318839421251, 2.1179732589076816]]
     for x in (np.array(line), np.array([[0.0], [1.0], [2.0], [7.0]])):
@@ -66,18 +69,18 @@ def test_points_on_a_line_stay_on_it():
             assert found.stress == pytest.approx(0, abs=1e-12)
 
 
-def test_each_direction_has_its_sign():
+def test_each_direction_has_its_sign() -> None:
     """Corners of a long cross: the largest entry of both coordinates is positive, wherever the features point."""
     cross = np.array([[0.5, 0.0], [-0.4, 0.0], [-0.1, 0.0], [0.0, 0.3], [0.0, -0.2], [0.0, -0.1]])
     for signs in ([1, 1], [-1, 1], [1, -1], [-1, -1]):
         np.testing.assert_allclose(mds(cross * signs).points, cross, atol=1e-12)
 
 
-def test_metric_scaling_is_where_the_stress_is_lowest():
+def test_metric_scaling_is_where_the_stress_is_lowest() -> None:
     x = np.random.default_rng(3).normal(size=(12, 5))
     found = mds(x, "metric")
 
-    def raw(points):
+    def raw(points: Any) -> Any:
         return np.square(pdist(x) - pdist(points)).sum()
 
     assert found.stress == pytest.approx(np.sqrt(raw(found.points) / np.square(pdist(x)).sum()))
@@ -86,7 +89,7 @@ def test_metric_scaling_is_where_the_stress_is_lowest():
         assert raw(found.points + 0.1 * rng.normal(size=(12, 2))) > raw(found.points)
 
 
-def test_stress_of_a_regular_tetrahedron_by_hand():
+def test_stress_of_a_regular_tetrahedron_by_hand() -> None:
     # All six distances are 1, and the three directions are worth the same: any plane keeps two thirds of the squares.
     corners = np.eye(4) / np.sqrt(2)
     found = mds(corners)
@@ -97,12 +100,12 @@ def test_stress_of_a_regular_tetrahedron_by_hand():
     assert mds(corners, "metric").stress < found.stress
 
 
-def test_points_that_are_all_the_same_and_two_points():
+def test_points_that_are_all_the_same_and_two_points() -> None:
     assert mds(np.full((5, 3), 2.0)).points.tolist() == [[0.0, 0.0]] * 5
     np.testing.assert_allclose(mds(np.array([[0.0, 0.0], [3.0, 4.0]])).points, [[2.5, 0], [-2.5, 0]])
 
 
-def test_the_picture_is_the_same_each_time():
+def test_the_picture_is_the_same_each_time() -> None:
     x = np.random.default_rng(1).normal(size=(40, 10))
     for method in ("classical", "metric"):
         np.testing.assert_array_equal(mds(x, method).points, mds(x, method).points)
@@ -110,7 +113,7 @@ def test_the_picture_is_the_same_each_time():
     assert (points[np.abs(points).argmax(axis=0), [0, 1]] > 0).all()
 
 
-def test_smoothness_by_hand():
+def test_smoothness_by_hand() -> None:
     line = np.arange(4.0)[:, None]  # neighbours 1 apart; pairs 1, 2, 3, 1, 2, 1: mean 10 / 6
     assert temporal_smoothness(line) == pytest.approx(0.6)
     assert temporal_smoothness(line[[0, 3, 1, 2]]) == pytest.approx((3 + 2 + 1) / 3 / (10 / 6))
@@ -120,14 +123,14 @@ def test_smoothness_by_hand():
     assert np.isnan(temporal_smoothness(np.ones((1, 2))))
 
 
-def test_smoothness_does_not_depend_on_scale_or_rotation():
+def test_smoothness_does_not_depend_on_scale_or_rotation() -> None:
     rng = np.random.default_rng(0)
     walk = rng.normal(size=(50, 6)).cumsum(axis=0)
     assert temporal_smoothness(3 * walk @ rotation(6, rng) + 1) == pytest.approx(temporal_smoothness(walk))
     assert temporal_smoothness(walk) < 0.5 < temporal_smoothness(rng.permutation(walk))
 
 
-def test_a_probe_reads_what_is_linear_and_nothing_from_noise():
+def test_a_probe_reads_what_is_linear_and_nothing_from_noise() -> None:
     rng = np.random.default_rng(0)
     x = rng.normal(size=(300, 8))
     targets = np.column_stack([x @ rng.normal(size=8) + 7.0, rng.normal(size=300), np.full(300, 2.0)])
@@ -137,7 +140,7 @@ def test_a_probe_reads_what_is_linear_and_nothing_from_noise():
     assert np.isnan(constant)
 
 
-def ridge_by_hand(x, y):
+def ridge_by_hand(x: Any, y: Any) -> Any:
     """Leave-one-out picks the strength, 10^-4 to 10^3, by the hat matrix; return how to predict, and the strength."""
     centre, middle = x.mean(axis=0), y.mean()
     z = x - centre
@@ -151,7 +154,7 @@ def ridge_by_hand(x, y):
     return (lambda other: (other - centre) @ weights[best] + middle), 10.0 ** (best - 4)
 
 
-def test_a_probe_by_its_normal_equations():
+def test_a_probe_by_its_normal_equations() -> None:
     """Five blocks in time, each predicted from the other four: features over their largest deviation, R^2 at the end.
 
     A target that is linear wants the weakest ridge, one of noise the strongest, one between them another one.
@@ -176,19 +179,19 @@ def test_a_probe_by_its_normal_equations():
     np.testing.assert_allclose(linear_probe(x, 0.01 * targets), 1 - wrong / total, rtol=1e-6)
 
 
-def test_features_that_are_all_the_same_tell_no_more_than_the_mean():
+def test_features_that_are_all_the_same_tell_no_more_than_the_mean() -> None:
     targets = np.random.default_rng(0).normal(size=(20, 1))
     assert linear_probe(np.full((20, 3), 0.7), targets)[0] == pytest.approx(0)
 
 
-def test_a_target_that_is_the_same_everywhere_has_no_share():
+def test_a_target_that_is_the_same_everywhere_has_no_share() -> None:
     """Also where the mean of equal numbers is rounded, as that of 300 times 0.1 is."""
     x = np.random.default_rng(0).normal(size=(300, 2))
     assert np.std(np.full(300, 0.1)) > 0
     assert np.isnan(linear_probe(x, np.full((300, 1), 0.1))[0])
 
 
-def test_a_probe_is_judged_on_groups_that_it_has_not_seen():
+def test_a_probe_is_judged_on_groups_that_it_has_not_seen() -> None:
     rng = np.random.default_rng(0)
     groups = np.repeat(np.arange(10), 20)
     names = np.eye(10)[groups]  # features that tell the groups apart and nothing else
@@ -198,17 +201,19 @@ def test_a_probe_is_judged_on_groups_that_it_has_not_seen():
     assert linear_probe(names[shuffled], level[shuffled])[0] > 0.99  # with every group in every fold it is easy
 
 
-def test_a_probe_with_more_features_than_rows():
+def test_a_probe_with_more_features_than_rows() -> None:
     rng = np.random.default_rng(0)
     z = rng.normal(size=(100, 3))
     x = z @ rng.normal(size=(3, 400))
     assert linear_probe(x, z).min() > 0.99
 
 
-def test_state_variables_by_hand():
+def test_state_variables_by_hand() -> None:
     frame = np.zeros((1, 1, 4, 5, 2), np.bool_)
     frame[0, 0, 1, 2, 0] = frame[0, 0, 3, 4, 0] = True  # channel 1 is empty
-    values, names = state_variables(frame)
+    found = state_variables(frame)
+    assert found is not None
+    values, names = found
     assert dict(zip(names, values[0], strict=True)) == {
         "count of channel 0": 2,
         "count of channel 1": 0,
@@ -222,33 +227,37 @@ def test_state_variables_by_hand():
     assert state_variables(np.zeros((2, 4, 84, 84), np.bool_)) is None
 
 
-def test_state_variables_of_one_cell_and_of_three():
+def test_state_variables_of_one_cell_and_of_three() -> None:
     frames = np.zeros((2, 1, 3, 4, 1), np.bool_)
     frames[0, 0, 0, 3] = True
     frames[1, 0, [0, 2, 2], [1, 0, 1]] = True
-    assert state_variables(frames)[0].tolist() == pytest.approx(np.array([[1, 0, 3], [3, 4 / 3, 2 / 3]]))
+    found = state_variables(frames)
+    assert found is not None
+    assert found[0].tolist() == pytest.approx(np.array([[1, 0, 3], [3, 4 / 3, 2 / 3]]))
 
 
-def test_only_the_newest_frame_counts():
+def test_only_the_newest_frame_counts() -> None:
     frames = np.zeros((1, 2, 3, 3, 1), np.bool_)
     frames[0, 0] = True
-    assert state_variables(frames)[0][0, 0] == 0
+    found = state_variables(frames)
+    assert found is not None
+    assert found[0][0, 0] == 0
 
 
-def test_effective_rank_is_that_of_training():
+def test_effective_rank_is_that_of_training() -> None:
     assert effective_rank(torch.eye(7)) == pytest.approx(7)
 
 
-def test_features_come_in_order_whatever_the_chunks():
+def test_features_come_in_order_whatever_the_chunks() -> None:
     obs = np.arange(1000, dtype=np.float32)[:, None]
     got = features_of(lambda part: torch.from_numpy(part) * 2, obs)
     np.testing.assert_array_equal(got, 2 * obs)
 
 
-def test_features_are_computed_in_chunks_of_256():
+def test_features_are_computed_in_chunks_of_256() -> None:
     sizes = []
 
-    def see(part):
+    def see(part: Any) -> torch.Tensor:
         sizes.append(len(part))
         return torch.from_numpy(part).double()
 
@@ -280,27 +289,29 @@ class Endless(gymnasium.Env[np.ndarray, np.int64]):
 
 
 @pytest.fixture
-def endless():
-    gymnasium.register("Endless-v0", Endless)
+def endless() -> Iterator[Any]:
+    gymnasium.register("Endless-v0", Endless)  # type: ignore[arg-type]  # a class that takes no options
     yield "gym/Endless-v0"
     del gymnasium.registry["Endless-v0"]
 
 
-class Fixed:
+class Fixed(Agent):
     """Two agents: the first always wants action 2, the second action 1."""
 
-    num_seeds, num_actions = 2, 4
+    def __init__(self) -> None:
+        super(Agent, self).__init__()  # it has nothing to learn
+        self.num_seeds, self.num_actions = 2, 4
 
-    def see(self, obs):
+    def see(self, obs: Any) -> torch.Tensor:
         assert len(obs) == 2
         assert (obs[0] == obs[1]).all()
         return torch.zeros(2, 1, 1)
 
-    def values(self, features):
+    def values(self, features: Any) -> torch.Tensor:
         return torch.tensor([[[0.0, 1, 2, 0]], [[0.0, 2, 1, 0]]])
 
 
-def test_a_trajectory_without_an_end_is_cut_after_1000_steps(endless):
+def test_a_trajectory_without_an_end_is_cut_after_1000_steps(endless: Any) -> None:
     before = Endless.closed
     played = trajectory(endless, {}, agent=Fixed(), epsilon=0.0)
     assert Endless.closed == before + 1
@@ -313,7 +324,7 @@ def test_a_trajectory_without_an_end_is_cut_after_1000_steps(endless):
     assert second.rewards.tolist() == [1.0] * 3
 
 
-def test_some_actions_of_a_trajectory_are_random(endless):
+def test_some_actions_of_a_trajectory_are_random(endless: Any) -> None:
     """A random action is any of four: of 1,000 steps at epsilon 0.4 a tenth is each of the other three."""
     actions = trajectory(endless, {}, agent=Fixed(), epsilon=0.4).rewards
     for other in (0, 1, 3):
@@ -327,7 +338,7 @@ def test_some_actions_of_a_trajectory_are_random(endless):
     assert inspect.signature(trajectory).parameters["epsilon"].default == 0.001
 
 
-def test_a_random_trajectory_is_one_complete_episode():
+def test_a_random_trajectory_is_one_complete_episode() -> None:
     # Episode 0 of Counting-v0 lasts one step; frame t is [episode, t, last action] and the reward t.
     played = trajectory("gym/Counting-v0", {})
     assert played.complete
@@ -336,7 +347,7 @@ def test_a_random_trajectory_is_one_complete_episode():
     assert played.observations[:, 0, :2].tolist() == [[0, 0], [0, 1]]
 
 
-def test_trajectories_repeat_and_can_be_cut():
+def test_trajectories_repeat_and_can_be_cut() -> None:
     long = trajectory("minatar/space_invaders", {"sticky": 0.0}, seed=3)
     again = trajectory("minatar/space_invaders", {"sticky": 0.0}, seed=3)
     np.testing.assert_array_equal(long.observations, again.observations)
@@ -347,7 +358,7 @@ def test_trajectories_repeat_and_can_be_cut():
     assert len(other.observations) != len(long.observations) or (other.observations != long.observations).any()
 
 
-def test_an_agent_plays_with_the_chosen_seed(tmp_path):
+def test_an_agent_plays_with_the_chosen_seed(tmp_path: Path) -> None:
     config = OnlineConfig(
         env="minatar/breakout", out=tmp_path / "r", encoder="random:minatar:1", seeds="0,5", steps=60, replay_min=20,
         replay_size=50,
@@ -363,13 +374,13 @@ def test_an_agent_plays_with_the_chosen_seed(tmp_path):
         np.testing.assert_array_equal(obs[0], expected)
 
 
-def test_random_states_know_their_environment():
+def test_random_states_know_their_environment() -> None:
     states = random_states(make("minatar/breakout", 3), steps=20, every=10)
     assert states.observations.shape == (6, 1, 10, 10, 4)
     assert states.groups.tolist() == [0, 1, 2, 0, 1, 2]
 
 
-def test_random_states_are_every_tenth_of_640(endless):
+def test_random_states_are_every_tenth_of_640(endless: Any) -> None:
     """Also the first; of both environments; actions are those of the seed."""
     states = random_states(make(endless, 2))
     assert states.groups.tolist() == [0, 1] * 64

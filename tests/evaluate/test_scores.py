@@ -2,6 +2,7 @@
 
 import csv
 from importlib.resources import files
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,7 +26,7 @@ TABLES = files("protovalue.evaluate") / "tables"
 
 
 @pytest.mark.parametrize("name", ["atari_human_random.csv", "paper_results.csv", "dopamine_dqn.csv"])
-def test_every_table_has_its_source_and_the_46_games_of_ale_py(name):
+def test_every_table_has_its_source_and_the_46_games_of_ale_py(name: str) -> None:
     lines = (TABLES / name).read_text().splitlines()
     comments = [line for line in lines if line.startswith("#")]
     assert any("Source: " in line for line in comments)
@@ -34,7 +35,7 @@ def test_every_table_has_its_source_and_the_46_games_of_ale_py(name):
     assert set(games) <= set(game_names())
 
 
-def test_human_normalised_by_hand():
+def test_human_normalised_by_hand() -> None:
     assert human_normalised("Pong", -20.7) == 0
     assert human_normalised("atari/Pong", 14.6) == 1
     # Breakout: random 1.7, human 30.5
@@ -44,11 +45,11 @@ def test_human_normalised_by_hand():
     np.testing.assert_allclose(human_normalised("Pong", np.array([[-20.7, 14.6], [49.9, -56.0]])), [[0, 1], [2, -1]])
 
 
-def test_random_and_human_of_video_pinball_are_of_one_table():
+def test_random_and_human_of_video_pinball_are_of_one_table() -> None:
     assert random_and_human("atari/VideoPinball") == (16256.9, 17667.9)
 
 
-def test_games_without_human_scores_are_left_out_and_named():
+def test_games_without_human_scores_are_left_out_and_named() -> None:
     games = ["atari/Pong", "atari/Carnival", "Alien", "Pooyan", "atari/Venture"]
     assert with_human_scores(games) == (["atari/Pong", "Alien"], ["atari/Carnival", "Pooyan", "atari/Venture"])
     kept, left_out = with_human_scores(paper_scores()["pvn"])
@@ -58,25 +59,25 @@ def test_games_without_human_scores_are_left_out_and_named():
 
 
 @pytest.mark.parametrize(("name", "nearest"), [("SpaceInvader", "SpaceInvaders"), ("atari/pong", "Pong")])
-def test_an_unknown_game_is_answered_with_the_nearest(name, nearest):
+def test_an_unknown_game_is_answered_with_the_nearest(name: str, nearest: str) -> None:
     for function in (game_name, random_and_human, lambda game: with_human_scores([game])):
         with pytest.raises(UserError, match=f"unknown Atari game .*did you mean '{nearest}'"):
             function(name)
 
 
-def test_normalised_puts_the_random_policy_at_0_and_dqn_at_1():
+def test_normalised_puts_the_random_policy_at_0_and_dqn_at_1() -> None:
     assert normalised(0.4, low=0.4, high=8.4) == 0
     assert normalised(8.4, low=0.4, high=8.4) == 1
     np.testing.assert_allclose(normalised(np.array([4.4, 12.4]), 0.4, 8.4), [0.5, 1.5])
 
 
 @pytest.mark.parametrize("high", [2.0, 1.0, float("nan")])
-def test_a_yardstick_that_is_not_above_random_is_refused(high):
+def test_a_yardstick_that_is_not_above_random_is_refused(high: Any) -> None:
     with pytest.raises(UserError, match=f"minatar/seaquest: cannot be normalised: .* {high:g}, not above .* 2"):
         normalised(3.0, 2.0, high, name="minatar/seaquest")
 
 
-def test_the_papers_table_as_printed():
+def test_the_papers_table_as_printed() -> None:
     assert list(paper_scores()) == list(PAPER_TITLES)
     # Rows as they stand in the paper, in the order of its columns.
     printed = {
@@ -90,14 +91,14 @@ def test_the_papers_table_as_printed():
     assert paper_results("minatar/breakout") == {}
 
 
-def test_the_papers_dqn_is_dopamines_mean_over_training_in_every_game():
+def test_the_papers_dqn_is_dopamines_mean_over_training_in_every_game() -> None:
     for game, printed in paper_scores()["dqn"].items():
         assert abs(dopamine_dqn()["tf_dqn_mean_over_training"][game] - printed) < 0.051  # both are rounded
     ends = dopamine_dqn()["tf_dqn_last5"]
     assert sum(abs(ends[game] - printed) < 0.051 for game, printed in paper_scores()["dqn"].items()) == 0
 
 
-def test_names_of_the_papers_methods():
+def test_names_of_the_papers_methods() -> None:
     assert paper_title("pvn") == paper_title("PVN (RNI)") == "PVN (RNI)"
     assert paper_title("Random initialisation") == paper_title("random") == "Random Initialization"
     assert paper_title("Behaviour cloning") == "Behavior Cloning"

@@ -6,15 +6,18 @@ docs/reliability.md has the table of the long one.
 import os
 import shutil
 import tempfile
+import time
 import zlib
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
-from tests.faults import campaign
+from tests.faults import campaign, children
 from tests.faults.campaign import BAD, CLEAN, SILENT, TRACEBACK, UNCHANGED, Found, World
 from tests.faults.damage import BYTES, unseen
 from tests.faults.world import JOBS, TARGETS
@@ -27,7 +30,7 @@ KILLED = [job for job in JOBS if job.name != "study run"]  # tests/study/test_ru
 
 
 @pytest.fixture(scope="module")
-def world():
+def world() -> Iterator[World]:
     """In memory where there is such a folder: what a command makes durable takes long on a disk."""
     before = os.environ.get("PROTOVALUE_CACHE")
     memory = Path("/dev/shm")
@@ -43,7 +46,7 @@ def world():
 
 
 @pytest.fixture(autouse=True)
-def _cache_of_the_case(_own_cache, monkeypatch):
+def _cache_of_the_case(_own_cache: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """The cache is damaged, too: it lies in the folder of the case."""
     monkeypatch.setenv("PROTOVALUE_CACHE", "cache")
 
@@ -52,20 +55,20 @@ def told(found: list[Found]) -> str:
     return "\n".join(f"{one.number}: {one.command}: {one.outcome}: {one.what}: {one.said[-1500:]}" for one in found)
 
 
-def test_damaged_files(world):
+def test_damaged_files(world: World) -> None:
     found = [campaign.try_damage(world, number, SAMPLE) for number in range(DAMAGED)]
     bad = [one for one in found if one.outcome in BAD]
     assert not bad, told(bad)
     assert {CLEAN, UNCHANGED} <= {one.outcome for one in found}
 
 
-def test_every_command_and_every_kind_of_damage_is_in_the_sample():
+def test_every_command_and_every_kind_of_damage_is_in_the_sample() -> None:
     turns = campaign.schedule(SAMPLE)
     names = Counter(turns[number % len(turns)].name for number in range(DAMAGED))
     assert set(names) == {target.name for target in TARGETS} - {"report (features)"}
 
 
-def test_killed_commands_end_as_if_they_were_not(world):
+def test_killed_commands_end_as_if_they_were_not(world: World) -> None:
     found, number = list[Found](), 0
     while number < len(KILLED) or len(found) < KILLS:
         found += campaign.try_kills(world, number, KILLED, most=4)
@@ -74,7 +77,7 @@ def test_killed_commands_end_as_if_they_were_not(world):
     assert not bad, told(bad)
 
 
-def test_full_disks(world):
+def test_full_disks(world: World) -> None:
     found = [one for number in range(len(KILLED)) for one in campaign.try_full_disk(world, number, KILLED)]
     bad = [one for one in found if one.outcome in BAD]
     assert not bad, told(bad)
@@ -85,7 +88,7 @@ def test_full_disks(world):
 
 
 @pytest.mark.parametrize("name", BYTES)
-def test_bytes_are_damaged_and_by_the_seed_alone(name):
+def test_bytes_are_damaged_and_by_the_seed_alone(name: str) -> None:
     data = bytes(range(1, 256)) * 20
     found = [BYTES[name](data, Random(seed)) for seed in range(20)]
     assert found == [BYTES[name](data, Random(seed)) for seed in range(20)]
@@ -93,7 +96,7 @@ def test_bytes_are_damaged_and_by_the_seed_alone(name):
     assert len(set(found)) > 1
 
 
-def test_what_no_crc_sees():
+def test_what_no_crc_sees() -> None:
     data = Random(0).randbytes(1000)
     for seed in range(50):
         changed = unseen(data, Random(seed))
@@ -116,15 +119,15 @@ def test_what_no_crc_sees():
         ("pvn: out of memory: 3 GB\n", 2, "", campaign.MEMORY),
     ],
 )
-def test_outcomes(tmp_path, said, code, printed, outcome):
+def test_outcomes(tmp_path: Path, said: str, code: int, printed: str, outcome: Any) -> None:
     target = replace(TARGETS[0], result=lambda folder, printed: printed)
-    ended = campaign.Ended(code, said, printed, 0, 0.1)
+    ended = children.Ended(code, said, printed, 0, 0.1)
     path = tmp_path / "data" / "actions.bin"
     assert campaign._judge(target, tmp_path, path, ended, "as before", {"0 steps"}, False) == outcome
 
 
-def test_a_hang_and_a_bomb_are_outcomes(tmp_path):
-    ended = campaign.children.run(lambda: campaign.children.time.sleep(60), tmp_path, longest=0.05)
+def test_a_hang_and_a_bomb_are_outcomes(tmp_path: Path) -> None:
+    ended = children.run(lambda: time.sleep(60), tmp_path, longest=0.05)
     judged = [ended, replace(ended, hung=False, code=0, grown=2 << 30)]
     outcomes = [campaign._judge(TARGETS[0], tmp_path, tmp_path / "x", one, "", set(), False) for one in judged]
     assert outcomes == [campaign.HANG, campaign.MEMORY]

@@ -3,11 +3,14 @@
 import logging
 import os
 import re
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from protovalue.data.dataset import Dataset
 from protovalue.data.format import End
 from protovalue.data.sampler import Sampler
 from protovalue.files import read_json, write_json
@@ -20,7 +23,7 @@ SPEC = CumulantSpec(tasks=7, seed=3, normalize=True, tasks_per_module=4)
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory):
+def data(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
     like, rng = manifest(frame_shape=(5, 6)), np.random.default_rng(0)
     ends = (End.TERMINATED, End.TRUNCATED, End.CUT, End.TERMINATED)
     lengths = (1, 300, 2, 400)  # 703 transitions, 707 states: two batches of 512
@@ -28,7 +31,7 @@ def data(tmp_path_factory):
     return write(tmp_path_factory.mktemp("d") / "set", made, frame_shape=(5, 6))
 
 
-def test_differences_are_those_of_the_networks(data, tmp_path):
+def test_differences_are_those_of_the_networks(data: Dataset, tmp_path: Path) -> None:
     found = cumulants(data, SPEC, tmp_path, quiet=True)
     batch = Sampler(data, 1, 0).transitions(np.arange(703))
     before, after = (found.of(torch.from_numpy(part.copy())) for part in (batch.obs, batch.next_obs))
@@ -38,10 +41,10 @@ def test_differences_are_those_of_the_networks(data, tmp_path):
     assert np.allclose(found.deviation, found.values.astype(np.float64).std(axis=0), rtol=1e-6)
 
 
-def test_differences_by_hand(tmp_path, monkeypatch):
+def test_differences_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """f_0 is a hundredth of the newest frame, f_1 minus the one before it, which is 0 at the start of an episode."""
 
-    def rigged(self, obs):
+    def rigged(self: Any, obs: Any) -> torch.Tensor:
         old, new = obs[:, 0, 0, 0].float(), obs[:, 1, 0, 0].float()
         return torch.stack([new / 100, -old], dim=1)
 
@@ -62,7 +65,7 @@ def test_differences_by_hand(tmp_path, monkeypatch):
     assert found.deviation.tolist() == pytest.approx([np.sqrt(0.02), np.sqrt(376)])
 
 
-def test_without_more_said_ten_to_a_network_and_pixels_as_they_are(data, tmp_path):
+def test_without_more_said_ten_to_a_network_and_pixels_as_they_are(data: Dataset, tmp_path: Path) -> None:
     found = cumulants(data, CumulantSpec(tasks=12, seed=3), tmp_path, quiet=True)
     networks = RandomNetworks((2, 5, 6), 12, torch.Generator().manual_seed(3), tasks_per_module=10)
     obs = torch.from_numpy(data.episode(2).observations(2))  # states 303, 304 and 305 of the data set
@@ -70,23 +73,25 @@ def test_without_more_said_ten_to_a_network_and_pixels_as_they_are(data, tmp_pat
     assert re.fullmatch("[0-9a-f]{32}", next(tmp_path.iterdir()).name)
 
 
-def test_deviations_by_hand_whatever_the_blocks():
+def test_deviations_by_hand_whatever_the_blocks() -> None:
     values = np.array([[1.0, 7.0], [2.0, 7.0], [3.0, 7.0], [4.0, 7.0], [10.0, 7.0]], np.float32)
     for size in (1, 2, 5, 6):  # mean 4, squares 9 + 4 + 1 + 0 + 36
         assert _deviation(values, size).tolist() == pytest.approx([np.sqrt(10), 0])
     assert _deviation(values[:1]).tolist() == [0.0, 0.0]
 
 
-def test_a_small_spread_around_a_large_value_is_not_lost():
+def test_a_small_spread_around_a_large_value_is_not_lost() -> None:
     """Thirds of 1/16 around a million: squares of the values themselves would leave no digit of their difference."""
     values = np.array([[1e6], [1e6 + 0.0625], [1e6]], np.float32)
     assert _deviation(values)[0] == pytest.approx(0.0625 * np.sqrt(2) / 3, rel=1e-9)
 
 
-def test_values_are_on_the_disk_before_their_folder_has_its_name(data, tmp_path, monkeypatch):
+def test_values_are_on_the_disk_before_their_folder_has_its_name(
+    data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     synced, real = [], os.fsync
 
-    def record(descriptor):
+    def record(descriptor: Any) -> None:
         synced.append(os.fstat(descriptor).st_ino)
         real(descriptor)
 
@@ -96,14 +101,14 @@ def test_values_are_on_the_disk_before_their_folder_has_its_name(data, tmp_path,
     assert (folder / "values.bin").stat().st_ino in synced
 
 
-def test_progress_is_shown_unless_not_wanted(data, tmp_path, capsys):
+def test_progress_is_shown_unless_not_wanted(data: Dataset, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cumulants(data, SPEC, tmp_path / "one", quiet=True)
     assert capsys.readouterr().err == ""
     cumulants(data, SPEC, tmp_path / "two")
     assert "707/707 states" in capsys.readouterr().err
 
 
-def test_the_discounted_sum_telescopes(data, tmp_path):
+def test_the_discounted_sum_telescopes(data: Dataset, tmp_path: Path) -> None:
     """sum_{t<T} g^t (f_{t+1} - f_t) = -f_0 + (1 - g) sum_{0<t<T} g^(t-1) f_t + g^(T-1) f_T, for every episode."""
     found, gamma = cumulants(data, SPEC, tmp_path, quiet=True), 0.9
     for episode in range(4):
@@ -117,7 +122,7 @@ def test_the_discounted_sum_telescopes(data, tmp_path):
         assert np.allclose(summed, closed, atol=1e-5)
 
 
-def test_the_same_seed_has_the_networks_of_the_indicators(data, tmp_path):
+def test_the_same_seed_has_the_networks_of_the_indicators(data: Dataset, tmp_path: Path) -> None:
     """f >= threshold is the indicator, up to the rounding of its scores."""
     found = cumulants(data, SPEC, tmp_path, quiet=True)
     spec = IndicatorSpec("rni", 7, 0.25, seed=3, normalize=True, tasks_per_module=4)
@@ -127,10 +132,12 @@ def test_the_same_seed_has_the_networks_of_the_indicators(data, tmp_path):
     assert (fires == bits.rewards(np.arange(703))).mean() > 0.995
 
 
-def test_computed_once_and_shared_but_not_with_another_specification(data, tmp_path, monkeypatch):
+def test_computed_once_and_shared_but_not_with_another_specification(
+    data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first = cumulants(data, SPEC, tmp_path, quiet=True)
 
-    def refuse(self, obs):
+    def refuse(self: Any, obs: Any) -> None:
         raise AssertionError("evaluated again")
 
     monkeypatch.setattr(RandomNetworks, "forward", refuse)
@@ -140,14 +147,14 @@ def test_computed_once_and_shared_but_not_with_another_specification(data, tmp_p
             cumulants(data, other, tmp_path, quiet=True)
 
 
-def test_an_interrupted_pass_continues(data, tmp_path, monkeypatch):
+def test_an_interrupted_pass_continues(data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = cumulants(data, SPEC, tmp_path / "whole", quiet=True)
     real, calls = RandomNetworks.forward, []
 
     class Killed(BaseException):
         pass
 
-    def dies(self, obs):
+    def dies(self: Any, obs: Any) -> torch.Tensor:
         calls.append(len(obs))
         if calls == [512, 195]:
             raise Killed
@@ -162,7 +169,9 @@ def test_an_interrupted_pass_continues(data, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["values.bin", "indicator.safetensors", "indicator.json"])
-def test_damage_is_told_removed_and_computed_again(data, tmp_path, caplog, name):
+def test_damage_is_told_removed_and_computed_again(
+    data: Dataset, tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
     first = cumulants(data, SPEC, tmp_path, quiet=True)
     values = np.array(first.values)
     (folder,) = tmp_path.iterdir()
@@ -179,7 +188,9 @@ def test_damage_is_told_removed_and_computed_again(data, tmp_path, caplog, name)
     assert np.array_equal(again.deviation, first.deviation)
 
 
-def test_cumulants_of_something_else_are_computed_again(data, tmp_path, caplog):
+def test_cumulants_of_something_else_are_computed_again(
+    data: Dataset, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """Checksums hold, contents do not: other tasks, another kind, too few deviations."""
     first = cumulants(data, SPEC, tmp_path, quiet=True)
     (folder,) = tmp_path.iterdir()
@@ -194,14 +205,18 @@ def test_cumulants_of_something_else_are_computed_again(data, tmp_path, caplog):
         assert f"indicator.json: {message}; removed" in caplog.text
 
 
-def test_a_constant_network_is_warned_about(data, tmp_path, caplog, monkeypatch):
+def test_a_constant_network_is_warned_about(
+    data: Dataset, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(RandomNetworks, "forward", lambda self, obs: torch.ones(len(obs), 7))
     found = cumulants(data, SPEC, tmp_path, quiet=True)
     assert found.deviation.tolist() == [0.0] * 7
     assert "7 of 7 networks are constant" in caplog.text
 
 
-def test_networks_that_tell_states_apart_are_not_warned_about(data, tmp_path, caplog):
+def test_networks_that_tell_states_apart_are_not_warned_about(
+    data: Dataset, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with caplog.at_level(logging.WARNING):
         cumulants(data, SPEC, tmp_path, quiet=True)
     assert caplog.text == ""

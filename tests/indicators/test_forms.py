@@ -2,7 +2,9 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ import torch.nn.functional as F  # noqa: N812
 
 from protovalue.data.collect import collect
 from protovalue.data.config import CollectConfig
+from protovalue.data.dataset import Dataset
 from protovalue.data.sampler import Sampler
 from protovalue.errors import UserError
 from protovalue.indicators import precompute
@@ -20,28 +23,32 @@ RNI = IndicatorSpec("rni", tasks=13, proportion=0.1, seed=3, tasks_per_module=5)
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory):
+def data(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
     config = CollectConfig("minatar/breakout", tmp_path_factory.mktemp("d") / "set", steps=600)
     return collect(config, quiet=True)
 
 
-def test_keys_of_caches_stay_as_they_are():
+def test_keys_of_caches_stay_as_they_are() -> None:
     """Of the cache's format 2; a choice that is not made, of network and output, is not in them."""
-    data = SimpleNamespace(checksum="c" * 64, stack=4)
+    data: Any = SimpleNamespace(checksum="c" * 64, stack=4)
     keys = {
         IndicatorSpec("rni", 100, 0.01, 3, normalize=True): "17d6694eb4d358c55ba69f3c9b3a8ed7",
         IndicatorSpec("rni", 10, 0.1, 0, "sgd", 500, False, 3): "f9868965aa2ac43a4e0c7cda5ec9b17d",
         IndicatorSpec("hash", 10, 0.1, 0): "d5f60cd94af57817fecacb30e9115d91",
     }
     assert {spec: precompute.cache_key(data, spec) for spec in keys} == keys
-    forms = {(network, output) for network in ("dqn", "convolutions") for output in ("linear", "relu")}
-    made = {precompute.cache_key(data, replace(RNI, network=network, output=output)) for network, output in forms}
+    networks: tuple[Literal["dqn", "convolutions"], ...] = ("dqn", "convolutions")
+    outputs: tuple[Literal["linear", "relu"], ...] = ("linear", "relu")
+    forms = [replace(RNI, network=network, output=output) for network in networks for output in outputs]
+    made = {precompute.cache_key(data, form) for form in forms}
     assert len(made) == 4
 
 
 @pytest.mark.parametrize("network", ["dqn", "convolutions"])
 @pytest.mark.parametrize("output", ["linear", "relu"])
-def test_the_networks_of_the_paper_s_text_and_of_its_code(data, tmp_path, network, output):
+def test_the_networks_of_the_paper_s_text_and_of_its_code(
+    data: Dataset, tmp_path: Path, network: Literal["dqn", "convolutions"], output: Literal["linear", "relu"]
+) -> None:
     """The bits are those of networks that are put together here from the drawn weights."""
     spec = replace(RNI, network=network, output=output)
     found = indicator_rewards(data, spec, tmp_path, quiet=True)
@@ -77,7 +84,9 @@ def test_the_networks_of_the_paper_s_text_and_of_its_code(data, tmp_path, networ
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
 @pytest.mark.parametrize("indicator", ["hash", "mine.py"])
-def test_what_an_indicator_does_not_have_is_refused(data, tmp_path, indicator, changes, message):
+def test_what_an_indicator_does_not_have_is_refused(
+    data: Dataset, tmp_path: Path, indicator: str, changes: dict[str, Any], message: str
+) -> None:
     if indicator == "mine.py":
         (tmp_path / indicator).write_text(
             "from protovalue.indicators.hash import HashIndicator\n"

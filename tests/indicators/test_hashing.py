@@ -1,6 +1,7 @@
 """Hash indicators against Python's own integers, which never wrap."""
 
 import json
+from typing import Any
 
 import pytest
 import torch
@@ -87,7 +88,12 @@ def test_both_widths_of_arithmetic_are_used(monkeypatch: pytest.MonkeyPatch) -> 
     assert (-indicator.scores(obs)).tolist() == by_hand(indicator, obs)
     # As many as it can hold: half the memory, the same hashes.
     used, product = [], torch.Tensor.__matmul__
-    monkeypatch.setattr(torch.Tensor, "__matmul__", lambda a, b: used.append(a.dtype) or product(a, b))
+
+    def noted(a: Any, b: Any) -> torch.Tensor:
+        used.append(a.dtype)
+        return product(a, b)
+
+    monkeypatch.setattr(torch.Tensor, "__matmul__", noted)
     for pixels, dtype, width in (
         (2048, torch.bool, torch.float32),  # 2,048 * 8,190 = 16,773,120 <= 2^24
         (2049, torch.bool, torch.float64),

@@ -5,7 +5,9 @@ import random
 import resource
 import shutil
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,9 +15,10 @@ import torch
 
 from protovalue.data.collect import collect
 from protovalue.data.config import CollectConfig
+from protovalue.data.dataset import Dataset
 from protovalue.data.sampler import Sampler
 from protovalue.errors import UserError
-from protovalue.files import read_json, size_and_crc, write_json
+from protovalue.files import FolderLock, read_json, size_and_crc, write_json
 from protovalue.indicators import precompute
 from protovalue.indicators.precompute import (
     IndicatorSpec,
@@ -32,13 +35,13 @@ HASH = IndicatorSpec("hash", tasks=13, proportion=0.1, seed=3)
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory):
+def data(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
     config = CollectConfig("minatar/breakout", tmp_path_factory.mktemp("d") / "set", steps=1200)
     return collect(config, quiet=True)
 
 
 @pytest.mark.parametrize("spec", [RNI, HASH], ids=["rni", "hash"])
-def test_bits_are_the_indicators_rewards(data, tmp_path, spec):
+def test_bits_are_the_indicators_rewards(data: Dataset, tmp_path: Path, spec: Any) -> None:
     found = indicator_rewards(data, spec, tmp_path, quiet=True)
     index = np.random.default_rng(0).integers(data.num_transitions, size=200)
     obs = Sampler(data, 1, 0).transitions(index).obs
@@ -49,7 +52,7 @@ def test_bits_are_the_indicators_rewards(data, tmp_path, spec):
     assert 0 < everything.mean() < 0.5
 
 
-def test_exact_thresholds_give_the_wanted_proportion(data, tmp_path):
+def test_exact_thresholds_give_the_wanted_proportion(data: Dataset, tmp_path: Path) -> None:
     """1200 states at p = 0.1: 120 each, but for states that occur more than once and tie."""
     found = indicator_rewards(data, RNI, tmp_path, quiet=True)
     scores = np.concatenate([
@@ -61,16 +64,16 @@ def test_exact_thresholds_give_the_wanted_proportion(data, tmp_path):
         assert found.proportions[task] == pytest.approx(min(reachable, key=lambda share: abs(share - 0.1)))
 
 
-def test_quantile_regression_comes_near_the_proportion(data, tmp_path):
+def test_quantile_regression_comes_near_the_proportion(data: Dataset, tmp_path: Path) -> None:
     spec = IndicatorSpec("rni", 4, 0.2, seed=0, threshold="sgd", burn_in=8000)
     found = indicator_rewards(data, spec, tmp_path, quiet=True)
     assert np.abs(found.proportions - 0.2).max() < 0.06
 
 
-def test_computed_once_and_shared(data, tmp_path, monkeypatch):
+def test_computed_once_and_shared(data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = indicator_rewards(data, RNI, tmp_path, quiet=True)
 
-    def refuse(self, obs):
+    def refuse(self: Any, obs: Any) -> None:
         raise AssertionError("evaluated again")
 
     monkeypatch.setattr(RandomNetworkIndicator, "scores", refuse)
@@ -80,7 +83,7 @@ def test_computed_once_and_shared(data, tmp_path, monkeypatch):
     assert not (tmp_path / precompute.cache_key(data, RNI) / precompute.SCORES).exists()
 
 
-def test_the_key_knows_data_and_specification(data, tmp_path):
+def test_the_key_knows_data_and_specification(data: Dataset, tmp_path: Path) -> None:
     other = write(tmp_path / "other", [made_up(3, np.random.default_rng(0))])
     specs = [RNI, HASH, IndicatorSpec("rni", 13, 0.1, seed=4), IndicatorSpec("rni", 13, 0.2, seed=3)]
     keys = [precompute.cache_key(data, spec) for spec in specs] + [precompute.cache_key(other, RNI)]
@@ -88,15 +91,17 @@ def test_the_key_knows_data_and_specification(data, tmp_path):
 
 
 @pytest.mark.parametrize("when", [0, 1, 2])
-def test_an_interrupted_pass_continues(data, tmp_path, monkeypatch, when):
+def test_an_interrupted_pass_continues(
+    data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: int
+) -> None:
     """Killed in the given batch of 512: the batches before it are not evaluated again, and the result is the same."""
     whole = indicator_rewards(data, RNI, tmp_path / "whole", quiet=True)
-    real, calls = RandomNetworkIndicator.scores, []
+    real, calls = RandomNetworkIndicator.scores, list[int]()
 
     class Killed(BaseException):
         pass
 
-    def dies(self, obs):
+    def dies(self: Any, obs: Any) -> torch.Tensor:
         if len(calls) == when:
             raise Killed
         calls.append(len(obs))
@@ -107,7 +112,7 @@ def test_an_interrupted_pass_continues(data, tmp_path, monkeypatch, when):
         indicator_rewards(data, RNI, tmp_path / "cut", quiet=True)
     calls.clear()
 
-    def counts(self, obs):
+    def counts(self: Any, obs: Any) -> torch.Tensor:
         calls.append(len(obs))
         return real(self, obs)
 
@@ -117,7 +122,9 @@ def test_an_interrupted_pass_continues(data, tmp_path, monkeypatch, when):
     assert np.array_equal(found.bits, whole.bits)
 
 
-def test_any_flipped_byte_of_the_cache_is_told_removed_and_computed_again(data, tmp_path, caplog):
+def test_any_flipped_byte_of_the_cache_is_told_removed_and_computed_again(
+    data: Dataset, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """A byte anywhere in any file, twenty times over: the same rewards, after one line that says so."""
     first = indicator_rewards(data, HASH, tmp_path, quiet=True)
     bits, thresholds = np.array(first.bits), first.indicator.thresholds.clone()
@@ -170,7 +177,14 @@ def forged(folder: Path, change: dict[str, object], inner: str | None = None) ->
         ({"bits.bin": {"bytes": 1, "crc32": 2}}, "files", "bits.bin: damaged: its checksum does not match"),
     ],
 )
-def test_a_description_of_wrong_types_is_told_and_computed_again(data, tmp_path, caplog, change, inner, message):
+def test_a_description_of_wrong_types_is_told_and_computed_again(
+    data: Dataset,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    change: dict[str, Any],
+    inner: str | None,
+    message: str,
+) -> None:
     first = indicator_rewards(data, HASH, tmp_path, quiet=True)
     bits, folder = np.array(first.bits), tmp_path / precompute.cache_key(data, HASH)
     forged(folder, change, inner)
@@ -182,7 +196,9 @@ def test_a_description_of_wrong_types_is_told_and_computed_again(data, tmp_path,
 
 
 @pytest.mark.parametrize("name", ["bits.bin", "indicator.safetensors", "indicator.json"])
-def test_a_missing_file_is_told_and_computed_again(data, tmp_path, caplog, name):
+def test_a_missing_file_is_told_and_computed_again(
+    data: Dataset, tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
     bits = np.array(indicator_rewards(data, HASH, tmp_path, quiet=True).bits)
     folder = tmp_path / precompute.cache_key(data, HASH)
     (folder / name).unlink()
@@ -190,7 +206,7 @@ def test_a_missing_file_is_told_and_computed_again(data, tmp_path, caplog, name)
     assert f"{folder / name}: missing; removed" in caplog.text
 
 
-def test_rewards_of_another_number_of_states_are_not_taken(data, tmp_path):
+def test_rewards_of_another_number_of_states_are_not_taken(data: Dataset, tmp_path: Path) -> None:
     """Bits that are whole, and as long as those of 1,100 states; the data set has 1,200."""
     indicator_rewards(data, HASH, tmp_path, quiet=True)
     folder = tmp_path / precompute.cache_key(data, HASH)
@@ -201,7 +217,7 @@ def test_rewards_of_another_number_of_states_are_not_taken(data, tmp_path):
         precompute._load(folder, data, HASH)
 
 
-def test_a_saved_indicator_is_checked_when_it_is_loaded(data, tmp_path):
+def test_a_saved_indicator_is_checked_when_it_is_loaded(data: Dataset, tmp_path: Path) -> None:
     indicator = indicator_rewards(data, HASH, tmp_path / "cache", quiet=True).indicator
     save_indicator(indicator, tmp_path / "saved")
     again = load_indicator(tmp_path / "saved")
@@ -222,15 +238,17 @@ def test_a_saved_indicator_is_checked_when_it_is_loaded(data, tmp_path):
 
 
 @pytest.mark.parametrize("damaged", [0, 1])
-def test_an_interrupted_pass_keeps_only_whole_batches(data, tmp_path, monkeypatch, damaged):
+def test_an_interrupted_pass_keeps_only_whole_batches(
+    data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damaged: int
+) -> None:
     """Two batches of 512 were written and one of them lost a bit, as a power failure may do: it is done again."""
     whole = indicator_rewards(data, RNI, tmp_path / "whole", quiet=True)
-    real, calls = RandomNetworkIndicator.scores, []
+    real, calls = RandomNetworkIndicator.scores, list[int]()
 
     class Killed(BaseException):
         pass
 
-    def dies(self, obs):
+    def dies(self: Any, obs: Any) -> torch.Tensor:
         if len(calls) == 2:
             raise Killed
         calls.append(len(obs))
@@ -245,9 +263,12 @@ def test_an_interrupted_pass_keeps_only_whole_batches(data, tmp_path, monkeypatc
     raw[damaged * 512 * 13 * 4 + 5] ^= 64
     (folder / "scores.bin").write_bytes(raw)
     calls.clear()
-    monkeypatch.setattr(
-        RandomNetworkIndicator, "scores", lambda self, obs: (calls.append(len(obs)), real(self, obs))[1]
-    )
+
+    def counted(self: Any, obs: Any) -> torch.Tensor:
+        calls.append(len(obs))
+        return real(self, obs)
+
+    monkeypatch.setattr(RandomNetworkIndicator, "scores", counted)
     found = indicator_rewards(data, RNI, tmp_path / "cut", quiet=True)
     assert calls == [512, 512, 176][damaged:]
     assert np.array_equal(found.bits, whole.bits)
@@ -256,7 +277,7 @@ def test_an_interrupted_pass_keeps_only_whole_batches(data, tmp_path, monkeypatc
     assert sorted(path.name for path in final.iterdir()) == names
 
 
-def test_without_its_checksums_a_pass_begins_again(data, tmp_path):
+def test_without_its_checksums_a_pass_begins_again(data: Dataset, tmp_path: Path) -> None:
     (tmp_path / "scores.bin").write_bytes(bytes(512 * 4))
     assert precompute._whole_batches(tmp_path / "scores.bin", 512 * 4) == 0
     precompute.sums_of(tmp_path / "scores.bin").write_bytes(zlib.crc32(bytes(512 * 4)).to_bytes(4, "little"))
@@ -264,18 +285,20 @@ def test_without_its_checksums_a_pass_begins_again(data, tmp_path):
     assert precompute._whole_batches(tmp_path / "nothing.bin", 512 * 4) == 0
 
 
-def test_no_room_is_said_before_the_work(data, tmp_path, monkeypatch):
+def test_no_room_is_said_before_the_work(data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda path: os.terminal_size((0, 0)) and type("U", (), {"free": 1000}))
     with pytest.raises(UserError, match="no room for scores.bin"):
         indicator_rewards(data, RNI, tmp_path, quiet=True)
 
 
-def full(*_args, **_kwargs):
+def full(*_args: Any, **_kwargs: Any) -> None:
     raise OSError(28, "No space left on device")
 
 
 @pytest.mark.parametrize("where", ["save", "write_atomic", "write_json", "FolderLock"])
-def test_a_full_disk_leaves_nothing_behind(data, tmp_path, monkeypatch, where):
+def test_a_full_disk_leaves_nothing_behind(
+    data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
     monkeypatch.setattr(precompute, where, full)
     with pytest.raises(UserError, match=f"{tmp_path}/.*: cannot write the indicator rewards: No space left on device"):
         indicator_rewards(data, HASH, tmp_path, quiet=True)
@@ -283,7 +306,7 @@ def test_a_full_disk_leaves_nothing_behind(data, tmp_path, monkeypatch, where):
 
 
 @pytest.fixture
-def small_files():
+def small_files() -> Iterator[None]:
     """No file may be larger than 20 kB."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))
@@ -291,26 +314,28 @@ def small_files():
     resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def test_no_room_in_the_middle_leaves_nothing_behind(data, tmp_path, small_files):
+def test_no_room_in_the_middle_leaves_nothing_behind(data: Dataset, tmp_path: Path, small_files: None) -> None:
     """The scores of 1,200 states and 13 tasks have 62 kB."""
     with pytest.raises(UserError, match="cannot write the indicator rewards: File too large"):
         indicator_rewards(data, RNI, tmp_path, quiet=True)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_is_refused_at_once_leaves_nothing_behind(data, tmp_path):
+def test_what_is_refused_at_once_leaves_nothing_behind(data: Dataset, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="--normalize: only random network indicators"):
         indicator_rewards(data, IndicatorSpec("hash", 3, 0.1, seed=0, normalize=True), tmp_path, quiet=True)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_process_that_waited_for_one_that_failed_computes_itself(data, tmp_path, monkeypatch):
+def test_a_process_that_waited_for_one_that_failed_computes_itself(
+    data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The other one holds the lock, fails and removes the folder; then this one gets the lock of nothing."""
     key = precompute.cache_key(data, HASH)
-    real, calls = precompute.FolderLock, []
+    calls: list[str] = []
 
-    def lock(folder, wait):
-        held = real(folder, wait)
+    def lock(folder: Any, wait: Any) -> FolderLock:
+        held = FolderLock(folder, wait)
         if not calls:
             shutil.rmtree(folder)
         calls.append(folder.name)
@@ -323,21 +348,24 @@ def test_a_process_that_waited_for_one_that_failed_computes_itself(data, tmp_pat
     assert [path.name for path in tmp_path.iterdir()] == [key]
 
 
-def test_a_process_that_waited_takes_what_the_other_computed(data, tmp_path, monkeypatch):
+def test_a_process_that_waited_takes_what_the_other_computed(
+    data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     whole = indicator_rewards(data, HASH, tmp_path / "whole", quiet=True)
     key = precompute.cache_key(data, HASH)
-    real = precompute.FolderLock
 
-    def lock(folder, wait):
+    def lock(folder: Any, wait: Any) -> FolderLock:
         shutil.copytree(tmp_path / "whole" / key, tmp_path / "cache" / key)
-        return real(folder, wait)
+        return FolderLock(folder, wait)
 
     monkeypatch.setattr(precompute, "FolderLock", lock)
     monkeypatch.setattr(precompute, "_compute", lambda *_: pytest.fail("computed again"))
     assert np.array_equal(indicator_rewards(data, HASH, tmp_path / "cache", quiet=True).bits, whole.bits)
 
 
-def test_a_constant_network_is_warned_about(tmp_path, caplog, monkeypatch):
+def test_a_constant_network_is_warned_about(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     data = write(tmp_path / "set", [made_up(50, np.random.default_rng(0), like=manifest(frame_shape=(4, 4)))],
                  frame_shape=(4, 4))  # fmt: skip
     monkeypatch.setattr(RandomNetworkIndicator, "scores", lambda self, obs: torch.zeros(len(obs), self.num_tasks))
@@ -345,7 +373,7 @@ def test_a_constant_network_is_warned_about(tmp_path, caplog, monkeypatch):
     assert "2 of 2 tasks never fire" in caplog.text
 
 
-def test_channel_statistics_by_hand(tmp_path):
+def test_channel_statistics_by_hand(tmp_path: Path) -> None:
     """Two states (the last frame of an episode is none): channel 0 is 0 and 255 in half, channel 1 is 51 throughout."""
     episode = made_up(2, np.random.default_rng(0), like=manifest(frame_shape=(1, 2, 2)))
     episode.frames = np.array([[[[0, 51], [255, 51]]], [[[255, 51], [0, 51]]], [[[9, 9], [9, 9]]]], np.uint8)
@@ -355,7 +383,7 @@ def test_channel_statistics_by_hand(tmp_path):
     assert deviation == pytest.approx([0.5, 0.0], abs=1e-7)
 
 
-def test_a_users_own_file(data, tmp_path):
+def test_a_users_own_file(data: Dataset, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(
         "from protovalue.indicators.base import Indicator\n"
         "class PaddleLeft(Indicator):\n"

@@ -48,12 +48,14 @@ def conv(x: Array, layer: tuple[Array, Array], stride: int = 1, same: bool = Tru
     weight, bias = layer
     kernel = weight.shape[2]
     x = padded(x, kernel, stride, 0.0) if same else x
-    return np.einsum("hwijc,ocij->hwo", windows(x, kernel, stride), weight) + bias
+    summed: Array = np.einsum("hwijc,ocij->hwo", windows(x, kernel, stride), weight)
+    return summed + bias
 
 
 def pool(x: Array) -> Array:
     """Max-pool 3x3, stride 2, SAME."""
-    return windows(padded(x, 3, 2, -np.inf), 3, 2).max(axis=(2, 3))
+    largest: Array = windows(padded(x, 3, 2, -np.inf), 3, 2).max(axis=(2, 3))
+    return largest
 
 
 def dense(x: Array, layer: tuple[Array, Array]) -> Array:

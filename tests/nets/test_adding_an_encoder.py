@@ -1,6 +1,8 @@
 """The document's encoder works as it stands: trained with options, loaded again, played on, in a study."""
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +18,7 @@ from tests.documents import blocks
 
 
 @pytest.fixture
-def wide(tmp_path, monkeypatch):
+def wide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     monkeypatch.chdir(tmp_path)
     ENCODERS.loaded.clear()
     code = next(block.text for block in blocks("docs/adding-an-encoder.md") if block.language == "python")
@@ -27,7 +29,7 @@ def wide(tmp_path, monkeypatch):
     ENCODERS.loaded.clear()
 
 
-def test_it_is_trained_recorded_without_a_path_and_loaded_again(wide, capsys):
+def test_it_is_trained_recorded_without_a_path_and_loaded_again(wide: Any, capsys: pytest.CaptureFixture[str]) -> None:
     common = (
         f"pretrain --data data --architecture {wide} --architecture-options depth=3 --width 2 --steps 2 --batch-size 8"
     )
@@ -39,7 +41,8 @@ def test_it_is_trained_recorded_without_a_path_and_loaded_again(wide, capsys):
         protovalue.load_encoder("run")
     protovalue.load_code(wide)
     encoder = protovalue.load_encoder("run")
-    assert [tuple(conv.weight.shape) for conv in encoder.encoder.convs] == [
+    network: Any = encoder.encoder  # of the class in the file
+    assert [tuple(conv.weight.shape) for conv in network.convs] == [
         (48, 4, 3, 3),
         (48, 48, 3, 3),
         (48, 48, 3, 3),
@@ -47,9 +50,9 @@ def test_it_is_trained_recorded_without_a_path_and_loaded_again(wide, capsys):
     # By hand: 3 x 3 convolutions with a ReLU each, then the dense layer with a ReLU.
     obs = np.random.default_rng(0).random((4, 1, 10, 10, 4)) < 0.3
     x = torch.from_numpy(obs[:, 0]).permute(0, 3, 1, 2).float()
-    for conv in encoder.encoder.convs:
+    for conv in network.convs:
         x = torch.nn.functional.conv2d(x, conv.weight, conv.bias, padding=1).clamp_min(0)
-    dense = encoder.encoder.dense
+    dense = network.dense
     expected = (x.permute(0, 2, 3, 1).flatten(1) @ dense.weight.T + dense.bias).clamp_min(0)
     assert torch.allclose(encoder.features(obs), expected, atol=1e-5)
     card = Path("run/encoder/README.md").read_text()
@@ -60,7 +63,7 @@ def test_it_is_trained_recorded_without_a_path_and_loaded_again(wide, capsys):
     assert "holds a run with another config: architecture_options {'depth': 2}" in capsys.readouterr().err
 
 
-def test_random_initialisations_and_dqn(wide, capsys):
+def test_random_initialisations_and_dqn(wide: Any, capsys: pytest.CaptureFixture[str]) -> None:
     small = "--steps 25 --replay-min 20"
     assert main(f"online --encoder random:{wide}:1 --env minatar/breakout {small} --out online".split()) == 0
     assert main(f"dqn --env minatar/breakout --architecture {wide}:WideEncoder {small} --out dqn".split()) == 0
@@ -101,7 +104,7 @@ architecture_options = { depth = 3 }
 """
 
 
-def test_a_study_takes_it_and_a_change_of_the_file_moves_its_stages(wide):
+def test_a_study_takes_it_and_a_change_of_the_file_moves_its_stages(wide: Any) -> None:
     Path("study.toml").write_text(STUDY)
     _, _, planned = open_study(Path("study.toml"), Path("out"))
     for stage in planned.stages:
@@ -119,7 +122,7 @@ def test_a_study_takes_it_and_a_change_of_the_file_moves_its_stages(wide):
     assert {name.split("/")[0] for name in kept} == {"data"}
 
 
-def test_a_study_names_the_line_of_a_wrong_name(wide):
+def test_a_study_names_the_line_of_a_wrong_name(wide: Any) -> None:
     for old, new, line, message in (
         (
             '"deep/wide.py"\narchitecture_',

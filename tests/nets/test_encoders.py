@@ -72,7 +72,7 @@ def test_the_stacks_of_the_papers_network(monkeypatch: pytest.MonkeyPatch) -> No
     """Impala (16, 32, 32) x 8: a convolution and two residual blocks of two convolutions in each stack, all 3x3."""
     monkeypatch.setattr(layers, "glorot_uniform", lambda shape, fan_in, fan_out, generator: torch.empty(shape))
     state = make_encoder("impala", ATARI, 8, generator()).state_dict()
-    expected = {"dense": (4096, 30_976)}
+    expected: dict[str, tuple[int, ...]] = {"dense": (4096, 30_976)}
     for s, (inputs, outputs) in enumerate([(4, 128), (128, 256), (256, 256)]):
         expected[f"stacks.{s}.conv"] = (outputs, inputs, 3, 3)
         for b in range(2):

@@ -9,7 +9,10 @@ from protovalue.nets.statistics import effective_rank, feature_statistics
 
 
 def rotation(size: int, seed: int) -> torch.Tensor:
-    return torch.linalg.qr(torch.randn(size, size, generator=torch.Generator().manual_seed(seed)).double())[0]
+    q: torch.Tensor = torch.linalg.qr(torch.randn(size, size, generator=torch.Generator().manual_seed(seed)).double())[
+        0
+    ]
+    return q
 
 
 def test_one_direction_has_rank_1_and_equal_ones_their_number() -> None:
@@ -32,8 +35,14 @@ def test_the_entropy_of_known_singular_values(rows: int, columns: int) -> None:
 @pytest.mark.parametrize(("rows", "columns"), [(9, 3), (3, 9)])
 def test_no_larger_matrix_is_decomposed_than_needed(rows: int, columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """4096 features of some hundred states: of the two products, the smaller has all that is not zero."""
-    sizes, real = [], torch.linalg.eigvalsh
-    monkeypatch.setattr(torch.linalg, "eigvalsh", lambda matrix: sizes.append(tuple(matrix.shape)) or real(matrix))
+    sizes, real = list[tuple[int, ...]](), torch.linalg.eigvalsh
+
+    def noted(matrix: torch.Tensor) -> torch.Tensor:
+        sizes.append(tuple(matrix.shape))
+        found: torch.Tensor = real(matrix)
+        return found
+
+    monkeypatch.setattr(torch.linalg, "eigvalsh", noted)
     effective_rank(torch.rand(rows, columns, generator=torch.Generator().manual_seed(0)))
     assert sizes == [(3, 3)]
 

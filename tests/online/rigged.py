@@ -5,6 +5,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
 from torch import Tensor
@@ -12,7 +13,7 @@ from torch import Tensor
 from protovalue.encoder import FrozenEncoder
 from protovalue.envs.registry import make
 from protovalue.nets.encoders import Encoder, make_encoder
-from protovalue.online.agent import Rule
+from protovalue.online.agent import Agent, Rule
 from protovalue.online.config import OnlineConfig
 from protovalue.online.dqn import Dqn
 from protovalue.online.linear_dqn import LinearDqn
@@ -69,7 +70,7 @@ def one_hot(shape: tuple[int, ...] = (1, 1, STATES)) -> FrozenEncoder:
     return FrozenEncoder(OneHot(shape), {"env_id": "gym/Corridor-v0"})
 
 
-def config(out: Path, env=CORRIDOR, **changes) -> OnlineConfig:
+def config(out: Path, env: Any = CORRIDOR, **changes: Any) -> OnlineConfig:
     settings = {
         "encoder": "rigged",
         "steps": 230,
@@ -92,6 +93,7 @@ def run(settings: OnlineConfig) -> Path:
     seeds = settings.seed_list()
     env = make(settings.env, len(seeds), **settings.options.given())
     shape = env.single_observation_space.shape
+    agent: Agent
     if settings.finetune:
         agent = Dqn(
             Rule.of(settings), seeds, env.num_actions, make_encoder("minatar", shape, 1, seeded(0, Purpose.ENCODER))
@@ -102,11 +104,11 @@ def run(settings: OnlineConfig) -> Path:
     return train(settings, {"seeds": settings.seeds, "n": settings.n_step}, env, agent, quiet=True)
 
 
-def learned(path: Path):
+def learned(path: Path) -> Any:
     return read_checkpoint(path).tensors
 
 
-def numbers(path: Path):
+def numbers(path: Path) -> list[Any]:
     return [{k: v for k, v in row.items() if k not in ("time", "agent_steps_per_second")} for row in read_metrics(path)]
 
 
@@ -114,10 +116,10 @@ class Killed(BaseException):
     """Stands for kill -9 between two steps: nothing is written after it."""
 
 
-def killed_at(monkeypatch, steps: list[int]):
+def killed_at(monkeypatch: pytest.MonkeyPatch, steps: list[int]) -> None:
     real = Loop.act
 
-    def act(self):
+    def act(self: Any) -> None:
         real(self)
         if steps and self.step == steps[0]:
             steps.pop(0)

@@ -2,6 +2,7 @@
 
 import copy
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +21,9 @@ RULE = Rule(learning_rate=0.1, adam_epsilon=1e-3, max_gradient_norm=0.0, target_
 OPTIONS = [{}, {"double": True}, {"huber": True}, {"head": "c51", "atoms": 5}, {"hidden": (6, 4)}]
 
 
-def batch(seeds=3, size=8, shape=(STATES,), dtype=np.float16, seed=0, actions=2):
+def batch(
+    seeds: int = 3, size: int = 8, shape: Any = (STATES,), dtype: Any = np.float16, seed: int = 0, actions: int = 2
+) -> ReplayBatch:
     rng = np.random.default_rng(seed)
     return ReplayBatch(
         obs=rng.integers(0, 2, (seeds, size, *shape)).astype(dtype),
@@ -32,15 +35,15 @@ def batch(seeds=3, size=8, shape=(STATES,), dtype=np.float16, seed=0, actions=2)
     )
 
 
-def linear(rule=RULE, seeds=(0, 1, 2)):
+def linear(rule: Any = RULE, seeds: Any = (0, 1, 2)) -> LinearDqn:
     return LinearDqn(rule, seeds, 2, one_hot(), 1.0)
 
 
-def rows(data, s):
+def rows(data: Any, s: Any) -> ReplayBatch:
     return ReplayBatch(*(getattr(data, name)[s : s + 1] for name in ReplayBatch.__dataclass_fields__))
 
 
-def test_the_first_update_by_hand():
+def test_the_first_update_by_hand() -> None:
     # Zero weights, one transition: features (1, 0), action 1, reward 1, terminated. e = 1, so the gradient of e^2 by
     # w_1 is (-2, 0) and by b_1 is -2. Adam's first step is -lr g / (|g| + eps) = .1 * 2 / 2.001.
     agent = linear(seeds=(0,))
@@ -63,7 +66,7 @@ def test_the_first_update_by_hand():
 
 @pytest.mark.parametrize("options", [{}, {"double": True}, {"huber": True}])
 @pytest.mark.parametrize("weighted", [False, True])
-def test_the_closed_form_is_the_gradient(options, weighted):
+def test_the_closed_form_is_the_gradient(options: dict[str, Any], weighted: bool) -> None:
     agent = linear(replace(RULE, **options))
     weight = torch.rand(3, 8, generator=torch.Generator().manual_seed(0)) if weighted else None
     data = batch()
@@ -78,7 +81,7 @@ def test_the_closed_form_is_the_gradient(options, weighted):
 
 @pytest.mark.parametrize("options", [{}, {"double": True}, {"huber": True}])
 @pytest.mark.parametrize("weighted", [False, True])
-def test_the_closed_form_goes_on_through_trained_encoders(options, weighted):
+def test_the_closed_form_goes_on_through_trained_encoders(options: dict[str, Any], weighted: bool) -> None:
     agent = dqn(replace(RULE, **options), (0, 1))
     weight = torch.rand(2, 4, generator=torch.Generator().manual_seed(0)) if weighted else None
     data = frames(2)
@@ -93,7 +96,7 @@ def test_the_closed_form_goes_on_through_trained_encoders(options, weighted):
 
 
 @pytest.mark.parametrize("options", OPTIONS)
-def test_each_seed_is_a_torch_network_with_an_adam_of_its_own(options):
+def test_each_seed_is_a_torch_network_with_an_adam_of_its_own(options: Any) -> None:
     """Three seeds in one against torch's modules, its Adam and its gradient clipping, one seed at a time."""
     rule = replace(RULE, max_gradient_norm=0.05, target_every=3, **options)
     agent = linear(rule)
@@ -121,7 +124,7 @@ def test_each_seed_is_a_torch_network_with_an_adam_of_its_own(options):
     assert (norms > 0.05).any()
 
 
-def test_the_norm_is_clipped_per_seed():
+def test_the_norm_is_clipped_per_seed() -> None:
     agent = linear(replace(RULE, max_gradient_norm=0.5))
     data = batch()
     data.reward[1] *= 100
@@ -131,7 +134,7 @@ def test_the_norm_is_clipped_per_seed():
     torch.testing.assert_close(clipped, norms.clamp(max=0.5))
 
 
-def test_the_target_is_copied_every_so_many_updates():
+def test_the_target_is_copied_every_so_many_updates() -> None:
     agent = linear(replace(RULE, target_every=2))
     start = agent.target.clone()
     torch.testing.assert_close(start, agent.theta, rtol=0, atol=0)
@@ -143,9 +146,9 @@ def test_the_target_is_copied_every_so_many_updates():
 
 
 @pytest.mark.parametrize("options", OPTIONS[1:])
-def test_every_option_changes_the_update(options):
+def test_every_option_changes_the_update(options: Any) -> None:
     results = []
-    for changes in ({}, options):
+    for changes in (dict[str, Any](), options):
         agent = linear(replace(RULE, **changes))
         for update in range(20):
             agent.update(batch(seed=update))
@@ -153,7 +156,7 @@ def test_every_option_changes_the_update(options):
     assert results[0].shape != results[1].shape or not torch.allclose(results[0], results[1])
 
 
-def test_values_of_a_distribution():
+def test_values_of_a_distribution() -> None:
     agent = linear(replace(RULE, head="c51", atoms=3, value_range=2.0), seeds=(0,))
     agent.theta.zero_()
     agent.heads.biases[0].data[0, :3] = torch.tensor([0.2, 0.3, 0.5]).log()  # action 0: -2, 0 and 2
@@ -161,22 +164,22 @@ def test_values_of_a_distribution():
     torch.testing.assert_close(values, torch.tensor([[[0.6, 0.0]]]))
 
 
-def test_heads_of_a_seed_do_not_depend_on_the_others():
+def test_heads_of_a_seed_do_not_depend_on_the_others() -> None:
     together, alone = Heads([3, 7], (4, 5, 2)), Heads([7], (4, 5, 2))
     for found, expected in zip(together.parameters(), alone.parameters(), strict=True):
         assert torch.equal(found[1:], expected)
 
 
-def dqn(rule, seeds):
+def dqn(rule: Any, seeds: Any) -> Dqn:
     encoders = [make_encoder("minatar", (1, 10, 10, 4), 1, torch.Generator().manual_seed(s)) for s in seeds]
     return Dqn(rule, seeds, 3, encoders)
 
 
-def frames(seeds, size=4, seed=0):
+def frames(seeds: Any, size: int = 4, seed: int = 0) -> Any:
     return batch(seeds, size, (1, 10, 10, 4), np.bool_, seed, actions=3)
 
 
-def test_dqn_trains_encoder_and_head_like_torch_would():
+def test_dqn_trains_encoder_and_head_like_torch_would() -> None:
     rule = replace(RULE, learning_rate=0.01, target_every=2)
     agent = dqn(rule, (0, 1))
     encoders = [make_encoder("minatar", (1, 10, 10, 4), 1, torch.Generator().manual_seed(s)) for s in range(2)]
@@ -205,7 +208,7 @@ def test_dqn_trains_encoder_and_head_like_torch_would():
                 torch.testing.assert_close(mine, theirs, rtol=1e-3, atol=1e-4)
 
 
-def test_dqn_seeds_do_not_mix():
+def test_dqn_seeds_do_not_mix() -> None:
     rule = replace(RULE, learning_rate=1e-3)
     together, alone = dqn(rule, (0, 1)), dqn(rule, (1,))
     for update in range(3):
@@ -218,7 +221,7 @@ def test_dqn_seeds_do_not_mix():
 
 
 @pytest.mark.parametrize("make", [linear, lambda rule, seeds: dqn(rule, seeds)])
-def test_state_is_taken_back(make):
+def test_state_is_taken_back(make: Any) -> None:
     agent: Agent = make(RULE, (0, 1, 2))
     data = batch() if isinstance(agent, LinearDqn) else frames(3)
     agent.load(agent.tensors(), 0)  # before the first update there are no moments yet
@@ -232,7 +235,7 @@ def test_state_is_taken_back(make):
     assert agent.updates == again.updates == 2
 
 
-def test_hidden_layers_by_hand():
+def test_hidden_layers_by_hand() -> None:
     """Two features, two hidden units, one value: ReLUs between the layers, none before the first nor after the last."""
     heads = Heads([0], (2, 2, 1))
     for parameter, value in zip(
@@ -244,7 +247,7 @@ def test_hidden_layers_by_hand():
     torch.testing.assert_close(found, torch.tensor([[[-1.0], [2.25]]]))
 
 
-def test_heads_are_drawn_by_seeds_of_their_own():
+def test_heads_are_drawn_by_seeds_of_their_own() -> None:
     """Stream 1,000 of a seed, where its encoder is stream 0: Glorot-uniform kernels, biases of zero."""
     heads = Heads([3], (4, 2))
     torch.testing.assert_close(
@@ -254,7 +257,7 @@ def test_heads_are_drawn_by_seeds_of_their_own():
     assert torch.equal(heads.biases[0], torch.zeros(1, 2))
 
 
-def test_what_a_rule_leaves_out():
+def test_what_a_rule_leaves_out() -> None:
     rule = Rule(0.1, 0.2, 0.3, 4)
     assert (rule.double, rule.huber, rule.head, rule.atoms, rule.value_range, rule.hidden) == (
         False, False, "dqn", 51, 10.0, (),
@@ -265,7 +268,7 @@ def test_what_a_rule_leaves_out():
 
 
 @pytest.mark.parametrize("options", [{"hidden": (6,)}, {"head": "c51", "atoms": 5}, {"hidden": (6,), "huber": True}])
-def test_weights_multiply_the_losses(options):
+def test_weights_multiply_the_losses(options: dict[str, Any]) -> None:
     agent = linear(replace(RULE, **options))
     weight = torch.tensor([0.5, 2.0, 0.0, 1.0, 3.0, 0.25, 1.0, 0.0]).expand(3, 8)
     data = batch()
@@ -277,7 +280,7 @@ def test_weights_multiply_the_losses(options):
         torch.testing.assert_close(found, wanted)
 
 
-def test_a_gradient_below_the_largest_norm_stays_as_it_is():
+def test_a_gradient_below_the_largest_norm_stays_as_it_is() -> None:
     free, clipped = linear(), linear(replace(RULE, max_gradient_norm=0.5))
     data = batch()
     data.obs[2], data.reward[2], data.discount[2] = 0, 0.01, 0.0  # only biases, which are 0: a gradient of .02
@@ -296,7 +299,7 @@ def test_a_gradient_below_the_largest_norm_stays_as_it_is():
 
 
 @pytest.mark.parametrize("make", [linear, lambda rule, seeds: dqn(rule, seeds)])
-def test_targets_begin_as_copies_and_have_no_gradient(make):
+def test_targets_begin_as_copies_and_have_no_gradient(make: Any) -> None:
     agent: Agent = make(RULE, (0, 1))
     assert torch.equal(agent.theta, agent.target)
     assert agent.theta.data_ptr() != agent.target.data_ptr()
@@ -314,7 +317,7 @@ def test_targets_begin_as_copies_and_have_no_gradient(make):
             assert not (parameter[0] == 7.0).any()
 
 
-def test_double_learning_by_hand():
+def test_double_learning_by_hand() -> None:
     """The trained network chooses the next action, the target network values it: one state, two actions."""
     one = ReplayBatch(
         np.eye(1, STATES, dtype=np.float16)[None], np.array([[0]]), np.ones((1, 1), np.float32),

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ import torch
 
 from protovalue.cli import main
 from protovalue.envs.options import EnvOptions
-from protovalue.nets.encoders import make_encoder
+from protovalue.nets.encoders import Encoder, make_encoder
 from protovalue.online import dqn
 from protovalue.online.agent import Rule
 from protovalue.online.config import DqnConfig
@@ -23,17 +24,17 @@ RULE = Rule(learning_rate=0.1, adam_epsilon=1e-3, max_gradient_norm=0.0, target_
 SHAPE = (1, 10, 10, 4)
 
 
-def encoder(seed):
+def encoder(seed: Any) -> Encoder:
     return make_encoder("minatar", SHAPE, 1, torch.Generator().manual_seed(seed))
 
 
-def observations(count):
+def observations(count: Any) -> np.ndarray:
     return np.random.default_rng(0).random((count, *SHAPE)) < 0.3
 
 
 @pytest.mark.parametrize("scale", [1.0, 4.0])
 @pytest.mark.parametrize("seeds", [1, 2, 3])
-def test_each_seed_sees_its_own_observations_with_its_own_encoder(seeds, scale):
+def test_each_seed_sees_its_own_observations_with_its_own_encoder(seeds: int, scale: float) -> None:
     agent = Dqn(RULE, range(seeds), 3, [encoder(s) for s in range(seeds)], scale)
     obs = observations(2 * seeds)
     found = agent.see(obs)
@@ -46,7 +47,7 @@ def test_each_seed_sees_its_own_observations_with_its_own_encoder(seeds, scale):
     assert features is None
 
 
-def test_one_encoder_is_where_all_seeds_start_from():
+def test_one_encoder_is_where_all_seeds_start_from() -> None:
     first = encoder(5)
     agent = Dqn(RULE, (0, 1), 3, first)
     obs = np.concatenate([observations(3)] * 2)
@@ -60,7 +61,7 @@ def test_one_encoder_is_where_all_seeds_start_from():
 
 
 @pytest.mark.parametrize("double", [False, True])
-def test_what_is_encoded_by_whom(double):
+def test_what_is_encoded_by_whom(double: bool) -> None:
     """x by the trained encoders, x' by the target's and, for double Q-learning, by the trained ones too."""
     agent = Dqn(replace(RULE, double=double), (0, 1), 3, [encoder(0), encoder(1)], 2.0)
     agent.update(frames(2))  # now they differ
@@ -72,12 +73,13 @@ def test_what_is_encoded_by_whom(double):
         torch.testing.assert_close(next_x[s], agent.target_encoders[s](following) / 2)
         assert not torch.allclose(next_x[s], agent.encoders[s](following) / 2)
         if double:
+            assert choice is not None
             torch.testing.assert_close(choice[s], agent.encoders[s](following) / 2)
     assert (choice is not None) == double
     assert (x.requires_grad, next_x.requires_grad) == (True, False)
 
 
-def test_a_run_begins_with_the_encoders_of_its_seeds():
+def test_a_run_begins_with_the_encoders_of_its_seeds() -> None:
     config = DqnConfig(env="minatar/breakout", out=Path("x"), seeds="3,9", width=2, options=EnvOptions(stack=2))
     env, agent, recorded = dqn.prepare(resolved(config, config.env))
     assert (env.num_envs, env.env_id, recorded["kind"], recorded["architecture"]) == (
@@ -90,6 +92,7 @@ def test_a_run_begins_with_the_encoders_of_its_seeds():
         "actions": "minimal", "sticky": 0.1, "stack": 2, "max_steps": 10_000, "frameskip": None, "noop_max": None,
         "episodic_life": None,
     }  # fmt: skip
+    assert isinstance(agent, Dqn)
     for found, seed in zip(agent.encoders, (3, 9), strict=True):
         expected = make_encoder("minatar", (2, 10, 10, 4), 2, seeded(seed, Purpose.ENCODER))
         assert all(torch.equal(a, b) for a, b in zip(found.parameters(), expected.parameters(), strict=True))
@@ -98,7 +101,7 @@ def test_a_run_begins_with_the_encoders_of_its_seeds():
     torch.testing.assert_close(agent.see(obs)[0], agent.encoders[0](torch.from_numpy(obs[:1])).detach())
 
 
-def test_the_command_says_what_there_is(tmp_path, capsys):
+def test_the_command_says_what_there_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = "--env minatar/breakout --steps 12 --replay-min 8 --replay-size 20"
     assert main(f"dqn {flags} --out {tmp_path}/r".split()) == 0
     printed = capsys.readouterr()

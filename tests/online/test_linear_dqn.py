@@ -3,6 +3,7 @@
 import hashlib
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from protovalue.cli import main
 from protovalue.data.importing import atari_manifest
 from protovalue.encoder import save_encoder
 from protovalue.envs import minatar
+from protovalue.envs.probe import random_observations
 from protovalue.envs.registry import make
 from protovalue.errors import UserError
 from protovalue.evaluate.config import EvaluateConfig
@@ -30,7 +32,7 @@ from tests.online.test_agent import batch as stored
 
 
 @pytest.fixture
-def encoder(tmp_path):
+def encoder(tmp_path: Path) -> Path:
     made = make_encoder("minatar", (1, 10, 10, 4), 1, seeded(5, Purpose.ENCODER))
     about = {"env_id": "minatar/breakout", "summary": {"feature_rms": 0.25}}
     save_encoder(tmp_path / "encoder", made, "minatar", 1, about, ["card"])
@@ -53,7 +55,9 @@ def encoder(tmp_path):
         ("--encoder E --env minatar/breakout --epsilon 2", "--epsilon: found 2.0, expected between 0 and 1"),
     ],
 )  # fmt: skip
-def test_a_mistake_is_one_line(flags, expected, encoder, tmp_path, capsys):
+def test_a_mistake_is_one_line(
+    flags: str, expected: str, encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     command = f"online {flags} --out {tmp_path}/r".replace("--encoder E", f"--encoder {encoder}")
     assert main(command.split()) == 2
     printed = capsys.readouterr()
@@ -62,7 +66,9 @@ def test_a_mistake_is_one_line(flags, expected, encoder, tmp_path, capsys):
     assert not (tmp_path / "r").exists()
 
 
-def test_another_config_or_encoder_in_the_same_folder_is_refused(encoder, tmp_path, capsys):
+def test_another_config_or_encoder_in_the_same_folder_is_refused(
+    encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     flags = f"--env minatar/breakout --steps 30 --replay-min 10 --replay-size 50 --out {tmp_path}/r"
     assert main(f"online --encoder {encoder} {flags}".split()) == 0
     capsys.readouterr()
@@ -72,8 +78,8 @@ def test_another_config_or_encoder_in_the_same_folder_is_refused(encoder, tmp_pa
     assert "encoder_checksum" in capsys.readouterr().err
 
 
-def test_the_feature_scale_is_the_encoder_s_own_or_a_random_policy_s(encoder, tmp_path):
-    def settings(name, **changes):
+def test_the_feature_scale_is_the_encoder_s_own_or_a_random_policy_s(encoder: Path, tmp_path: Path) -> None:
+    def settings(name: Any, **changes: Any) -> OnlineConfig:
         return OnlineConfig(
             env="minatar/breakout", out=tmp_path / name, steps=12, replay_min=10, replay_size=20, **changes
         )
@@ -86,14 +92,14 @@ def test_the_feature_scale_is_the_encoder_s_own_or_a_random_policy_s(encoder, tm
     random = linear_dqn.find_encoder("random:minatar:1:5", env)
     scale = linear_dqn.feature_scale(random, env)
     assert scale == linear_dqn.feature_scale(random, env)
-    obs = linear_dqn.random_observations(env)
+    obs = random_observations(env)
     assert obs.shape == (512, 1, 10, 10, 4)
     assert scale == pytest.approx(float(random.features(obs).square().mean().sqrt()))
     same = linear_dqn.find_encoder(str(encoder), env)  # the encoder folder holds the same initialisation
     np.testing.assert_array_equal(same.features(obs[:8]), random.features(obs[:8]))
 
 
-def test_the_transfer_to_another_game_can_be_allowed(encoder, tmp_path):
+def test_the_transfer_to_another_game_can_be_allowed(encoder: Path, tmp_path: Path) -> None:
     flags = f"--encoder {encoder} --env minatar/asterix --other-game --steps 20 --replay-min 10 --replay-size 50"
     assert main(f"online {flags} --out {tmp_path}/r".split()) == 0
     assert json.loads((tmp_path / "r" / "done.json").read_text())["steps"] == 20
@@ -103,7 +109,7 @@ MADE = {"sticky": 0.3, "stack": 2, "actions": "full", "max_steps": 500}  # optio
 
 
 @pytest.fixture
-def other(tmp_path):
+def other(tmp_path: Path) -> Path:
     """An encoder of stacked frames, from data of another game than the family's default."""
     made = make_encoder("minatar", (2, 10, 10, 4), 1, seeded(5, Purpose.ENCODER))
     about = {
@@ -132,8 +138,8 @@ UNSET = {"frameskip": None, "noop_max": None, "episodic_life": None}
     ],
 )  # fmt: skip
 def test_the_game_is_what_the_command_says_and_only_the_stack_is_the_encoder_s(
-    other, tmp_path, capsys, flags, options, said
-):
+    other: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: str, options: Any, said: str | None
+) -> None:
     """Typed or not, the environment has the family's defaults where nothing is set, and evaluation plays the same."""
     assert main(f"online --encoder {other} {flags} {SHORT} --out {tmp_path}/r".split()) == 0
     error = capsys.readouterr().err
@@ -147,12 +153,14 @@ def test_the_game_is_what_the_command_says_and_only_the_stack_is_the_encoder_s(
     assert evaluate_run(EvaluateConfig(tmp_path / "r", 1), quiet=True)["env_options"] == options
 
 
-def test_another_stack_than_the_encoder_s_is_refused(other, tmp_path, capsys):
+def test_another_stack_than_the_encoder_s_is_refused(
+    other: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(f"online --encoder {other} --stack 1 {SHORT} --out {tmp_path}/r".split()) == 2
     assert "is for observations (2, 10, 10, 4), expected (1, 10, 10, 4)" in capsys.readouterr().err
 
 
-def test_a_random_encoder_plays_the_same_game(tmp_path, capsys):
+def test_a_random_encoder_plays_the_same_game(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(f"online --encoder random:minatar:1 --env minatar/breakout {SHORT} --out {tmp_path}/r".split()) == 0
     assert "the data was collected" not in capsys.readouterr().err
     assert read_run(tmp_path / "r")["config"]["options"] == {**UNSET, **FAMILY, "stack": 1}
@@ -160,7 +168,7 @@ def test_a_random_encoder_plays_the_same_game(tmp_path, capsys):
     assert "--env: missing; random:minatar:1 is an encoder for any environment" in capsys.readouterr().err
 
 
-def test_agents_on_rl_unplugged_play_without_sticky_actions(tmp_path):
+def test_agents_on_rl_unplugged_play_without_sticky_actions(tmp_path: Path) -> None:
     """With and without --env: the public data has sticky actions of 0.25, Atari's default is 0."""
     manifest = atari_manifest("Pong", "full")
     assert manifest.env_options["sticky"] == 0.25
@@ -182,10 +190,10 @@ def test_agents_on_rl_unplugged_play_without_sticky_actions(tmp_path):
         env.close()
 
 
-def test_what_the_line_says_of_options_that_are_switches_or_unlimited(tmp_path):
+def test_what_the_line_says_of_options_that_are_switches_or_unlimited(tmp_path: Path) -> None:
     made = make_encoder("minatar", (1, 10, 10, 4), 1, seeded(0, Purpose.ENCODER))
 
-    def said(data, played, env_options):
+    def said(data: Any, played: Any, env_options: Any) -> str | None:
         about = {"env_id": "x", "env_options": env_options, "config": {"data": data}}
         save_encoder(tmp_path / "e", made, "minatar", 1, about, ["card"])
         env = make("minatar/breakout")
@@ -196,7 +204,9 @@ def test_what_the_line_says_of_options_that_are_switches_or_unlimited(tmp_path):
     assert said(["d"], {"episodic_life": True}, {"episodic_life": False}) == (
         f"{begin} episodic_life False; agents play with episodic_life True (--no-episodic-life to change)"
     )
-    assert said(["d"], {"episodic_life": False}, {"episodic_life": True}).endswith("(--episodic-life to change)")
+    line = said(["d"], {"episodic_life": False}, {"episodic_life": True})
+    assert line is not None
+    assert line.endswith("(--episodic-life to change)")
     assert said(["d"], {"max_steps": 5}, {"max_steps": None}) == (
         f"{begin} max_steps None; agents play with max_steps 5"
     )
@@ -204,23 +214,26 @@ def test_what_the_line_says_of_options_that_are_switches_or_unlimited(tmp_path):
     assert said([], {"sticky": 0.5}, {"sticky": 0.1}) is None  # made without data
 
 
-def test_evaluation_plays_what_was_trained_in_also_when_a_default_has_changed(encoder, tmp_path, monkeypatch):
+def test_evaluation_plays_what_was_trained_in_also_when_a_default_has_changed(
+    encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     config = OnlineConfig(encoder=str(encoder), out=tmp_path / "r", steps=8, replay_min=5, replay_size=9)
     run = train_online(config, quiet=True)
     usual = minatar.MinAtar.__init__.__defaults__
+    assert usual is not None
     monkeypatch.setattr(minatar.MinAtar.__init__, "__defaults__", (usual[0], 0.5, *usual[2:]))
     assert make("minatar/breakout").options["sticky"] == 0.5
     assert evaluate_run(EvaluateConfig(run, 1), quiet=True)["env_options"]["sticky"] == 0.1
 
 
-def test_a_quiet_run_says_nothing(other, tmp_path, capsys):
-    settings = {"steps": 8, "replay_min": 5, "replay_size": 9}
+def test_a_quiet_run_says_nothing(other: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings: dict[str, Any] = {"steps": 8, "replay_min": 5, "replay_size": 9}
     train_online(OnlineConfig(encoder=str(other), out=tmp_path / "r", **settings), quiet=True)
     assert capsys.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
-def test_features_are_seen_once_and_stored_scaled(dtype):
+def test_features_are_seen_once_and_stored_scaled(dtype: Any) -> None:
     """One-hot features divided by 4: S * E observations, E of each seed; the first of each is stored."""
     agent = LinearDqn(Rule(0.1, 1e-3, 10.0, 10), (0, 1), 2, one_hot(), 4.0, dtype=dtype)
     obs = np.zeros((4, 1, 1, 7), np.uint8)
@@ -230,11 +243,12 @@ def test_features_are_seen_once_and_stored_scaled(dtype):
     items, features = agent.items(obs[::2])
     np.testing.assert_array_equal(items, expected[:, 0])
     np.testing.assert_array_equal(features, expected[:, :1])
+    assert features is not None
     assert (items.dtype, features.dtype) == (dtype, torch.float32)
 
 
 @pytest.mark.parametrize("double", [False, True])
-def test_stored_features_serve_for_all(double):
+def test_stored_features_serve_for_all(double: bool) -> None:
     agent = LinearDqn(Rule(0.1, 1e-3, 10.0, 10, double=double), (0,), 2, one_hot(), 4.0)
     data = stored(1, 3)
     x, target, choice = agent.features_of(data)
@@ -252,7 +266,7 @@ def test_stored_features_serve_for_all(double):
         ({"finetune": True}, Dqn, np.bool_),
     ],
 )
-def test_agents_are_made_as_the_config_says(encoder, changes, kind, dtype):
+def test_agents_are_made_as_the_config_says(encoder: Path, changes: dict[str, Any], kind: Any, dtype: Any) -> None:
     config = with_environment(OnlineConfig(encoder=str(encoder), out=Path("x"), seeds="0-1", **changes))
     env, agent, recorded = linear_dqn.prepare(resolved(config, config.env))
     assert type(agent) is kind
@@ -265,7 +279,7 @@ def test_agents_are_made_as_the_config_says(encoder, changes, kind, dtype):
     assert recorded["replay_dtype"] == (None if kind is Dqn else np.dtype(dtype).name)
 
 
-def test_a_run_is_found_from_anywhere(encoder, tmp_path, monkeypatch):
+def test_a_run_is_found_from_anywhere(encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     config = with_environment(OnlineConfig(encoder="encoder", out=Path("x")))
     config = resolved(config, config.env)
@@ -274,7 +288,7 @@ def test_a_run_is_found_from_anywhere(encoder, tmp_path, monkeypatch):
     assert linear_dqn.prepare(resolved(config, config.env))[2]["encoder"] == "random:minatar:1"
 
 
-def test_random_encoders_are_those_of_their_seed():
+def test_random_encoders_are_those_of_their_seed() -> None:
     env = make("minatar/breakout", stack=3)
     for name, width, seed in (("random:minatar:1", 1, 0), ("random:minatar:2:0", 2, 0), ("random:minatar:1:7", 1, 7)):
         found = find_encoder(name, env)
@@ -288,7 +302,7 @@ def test_random_encoders_are_those_of_their_seed():
         assert f"--encoder: found '{wrong}', expected random:impala|minatar|nature:WIDTH or" in str(error.value)
 
 
-def test_an_encoder_of_another_game_is_refused_unless_allowed(encoder):
+def test_an_encoder_of_another_game_is_refused_unless_allowed(encoder: Path) -> None:
     env = make("minatar/asterix")
     with pytest.raises(UserError, match="was trained on minatar/breakout, expected minatar/asterix; --other-game"):
         find_encoder(str(encoder), env)
@@ -296,7 +310,7 @@ def test_an_encoder_of_another_game_is_refused_unless_allowed(encoder):
     assert find_encoder(str(encoder), make("minatar/breakout"), other_game=True).num_features == 128
 
 
-def test_features_that_are_all_zero_have_no_scale(monkeypatch):
+def test_features_that_are_all_zero_have_no_scale(monkeypatch: pytest.MonkeyPatch) -> None:
     env = make("minatar/breakout")
     random = find_encoder("random:minatar:1", env)
     for parameter in random.parameters():
@@ -307,12 +321,12 @@ def test_features_that_are_all_zero_have_no_scale(monkeypatch):
     assert linear_dqn.feature_scale(random, env) == 1e-6
 
 
-def test_the_observations_of_the_random_policy(monkeypatch):
+def test_the_observations_of_the_random_policy(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every tenth of 320 steps of 16 environments, seeds 0 to 15, actions of generator 0, with the same options."""
     closed = []
     like = make("minatar/breakout", 1, sticky=0.5, stack=2)
     monkeypatch.setattr(type(like), "close", lambda self: closed.append(self.num_envs))
-    found = linear_dqn.random_observations(like)
+    found = random_observations(like)
     assert closed == [16]
     env, rng, kept = make("minatar/breakout", 16, sticky=0.5, stack=2), np.random.default_rng(0), []
     obs, _ = env.reset(seed=list(range(16)))
@@ -324,7 +338,7 @@ def test_the_observations_of_the_random_policy(monkeypatch):
     assert found.shape == (512, 2, 10, 10, 4)
 
 
-def test_the_checksum_of_an_encoder():
+def test_the_checksum_of_an_encoder() -> None:
     """SHA-256 over names and bytes of its parameters, sorted by name."""
     random = find_encoder("random:minatar:1", make("minatar/breakout"))
     digest = hashlib.sha256()
@@ -333,7 +347,7 @@ def test_the_checksum_of_an_encoder():
     assert linear_dqn.encoder_checksum(random) == digest.hexdigest()
 
 
-def test_the_command_says_what_there_is(encoder, tmp_path, capsys):
+def test_the_command_says_what_there_is(encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(f"online --encoder {encoder} {SHORT} --out {tmp_path}/r".split()) == 0
     printed = capsys.readouterr()
     assert f"play with it: pvn evaluate {tmp_path}/r --video episode.gif" in printed.out

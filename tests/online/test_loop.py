@@ -3,7 +3,9 @@
 import os
 import signal
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,8 +18,10 @@ from protovalue.errors import UserError
 from protovalue.files import FolderLock, write_json
 from protovalue.online import loop, replay
 from protovalue.online.agent import Agent, Rule
+from protovalue.online.config import OnlineConfig
 from protovalue.online.linear_dqn import LinearDqn
 from protovalue.online.loop import Loop, Room, epsilon_at, print_summary, train
+from protovalue.online.priorities import Priorities
 from protovalue.online.replay import LAST, Layout, Replay
 from protovalue.randomness import Purpose, generator_at
 from protovalue.runs import Run, read_checkpoint, read_metrics, read_run
@@ -26,7 +30,7 @@ from tests.online.rigged import Killed, config, killed_at, numbers, one_hot, run
 COUNTING = "gym/Counting-v0"  # episodes of 1, 2, 3, 4, 1, ... steps that pay 1, 2, ...; every second one is truncated
 
 
-def counting(out, **changes):
+def counting(out: Any, **changes: Any) -> OnlineConfig:
     """Settings for the counting environment, with nothing that is random but what a test asks for."""
     settings = {
         "env": COUNTING, "steps": 25, "seeds": "0-1", "replay_min": 6, "replay_size": 30, "log_every": 10,
@@ -35,12 +39,12 @@ def counting(out, **changes):
     return config(out, **{**settings, **changes})
 
 
-def agents(settings):
+def agents(settings: Any) -> LinearDqn:
     """Agents whose features are which of the three numbers of a frame, and of its action, are not 0."""
     return LinearDqn(Rule.of(settings), settings.seed_list(), 3, one_hot((1, 1, 3)), 1.0)
 
 
-def go(settings, agent=None, quiet=True):
+def go(settings: Any, agent: Any = None, quiet: bool = True) -> Path:
     env = make(settings.env, len(settings.seed_list()))
     return train(settings, {"seeds": settings.seeds}, env, agent or agents(settings), quiet=quiet)
 
@@ -48,7 +52,7 @@ def go(settings, agent=None, quiet=True):
 class Numbered(LinearDqn):
     """Agents that learn nothing: update n of seed s has losses n + 100 s, values 2 n and a gradient's norm of 3 n."""
 
-    def update(self, batch, weight=None):
+    def update(self, batch: Any, weight: Any = None) -> Any:
         seeds = torch.arange(self.num_seeds)[:, None]
         loss = torch.full(batch.action.shape, float(self.updates)) + 100 * seeds
         value, norm = torch.full(batch.action.shape, 2.0 * self.updates), torch.full((len(seeds),), 3.0 * self.updates)
@@ -56,11 +60,13 @@ class Numbered(LinearDqn):
         return {"loss": loss, "value": value, "gradient_norm": norm}
 
 
-def numbered(settings):
+def numbered(settings: Any) -> Numbered:
     return Numbered(Rule.of(settings), settings.seed_list(), 3, one_hot((1, 1, 3)), 1.0)
 
 
-def test_returns_and_losses_by_hand(tmp_path, monkeypatch, capsys):
+def test_returns_and_losses_by_hand(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Ten steps are four episodes of 1, 2, 3 and 4 steps that return 1, 3, 6 and 10."""
     clock = iter(range(0, 100, 2))  # every look at it is two seconds later
     monkeypatch.setattr(loop, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
@@ -88,7 +94,7 @@ def test_returns_and_losses_by_hand(tmp_path, monkeypatch, capsys):
     assert f"train {COUNTING}: 50/50 steps" in error
 
 
-def test_the_summary_is_over_the_last_episodes_of_each_seed(tmp_path, monkeypatch):
+def test_the_summary_is_over_the_last_episodes_of_each_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "RECENT", 3)
     path = go(counting(tmp_path / "r", steps=13))  # 1, 3, 6, 10 and 1, 3
     assert read_run(path)["done"]["training_return_by_seed"] == {"0": 14 / 3, "1": 14 / 3}
@@ -100,14 +106,14 @@ def test_the_summary_is_over_the_last_episodes_of_each_seed(tmp_path, monkeypatc
     assert read_run(short)["done"]["training_return_by_seed"] == {"4": None}
 
 
-def corridor_agent(seeds=(4,)):
+def corridor_agent(seeds: Any = (4,)) -> LinearDqn:
     return LinearDqn(Rule(0.1, 1e-3, 10.0, 10), seeds, 2, one_hot(), 1.0)
 
 
-def test_when_agents_learn(tmp_path, monkeypatch):
+def test_when_agents_learn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     learned, real = [], Loop.learn
 
-    def learn(self):
+    def learn(self: Any) -> None:
         learned.append(self.step)
         real(self)
 
@@ -116,12 +122,12 @@ def test_when_agents_learn(tmp_path, monkeypatch):
     assert learned == [8, 8, 12, 12, 16, 16]
 
 
-def test_the_batches_are_sampled_by_the_numbers_of_the_seeds(tmp_path, monkeypatch):
+def test_the_batches_are_sampled_by_the_numbers_of_the_seeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Update n samples with row n % 256 of Philox(seed, stream 102), and numbers its redraws from stream 1103 on."""
     sampled, redraws = [], []
     real = Replay.sample
 
-    def sample(self, uniform, n_step, redraw):
+    def sample(self: Any, uniform: Any, n_step: Any, redraw: Any) -> np.ndarray:
         sampled.append((uniform.copy(), n_step))
         redraws.append([redraw(attempt, 3) for attempt in range(2)])
         return real(self, uniform, n_step, redraw)
@@ -139,7 +145,7 @@ def test_the_batches_are_sampled_by_the_numbers_of_the_seeds(tmp_path, monkeypat
             np.testing.assert_array_equal(second[s], generator_at(seed, Purpose.REDRAW, number, 2).random(3))
 
 
-def test_exploration_by_hand(tmp_path, monkeypatch):
+def test_exploration_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first number of a seed says whether to explore, the second where: 3 actions, thirds of [0, 1)."""
     numbers = {
         0: [[0.5, 0.99], [0.49, 0.34]],  # epsilon .5: not below it is greedy; below it is action 1 of 3
@@ -150,7 +156,7 @@ def test_exploration_by_hand(tmp_path, monkeypatch):
     monkeypatch.setattr(loop, "Draws", lambda seeds, purpose, count: lambda step: np.array(numbers[step]))
     acted, real = [], Replay.add
 
-    def add(self, actions, *rest):
+    def add(self: Any, actions: Any, *rest: Any) -> None:
         acted.append(actions.tolist())
         real(self, actions, *rest)
 
@@ -166,16 +172,16 @@ def test_exploration_by_hand(tmp_path, monkeypatch):
     assert acted == [[2, 1], [0, 0], [2, 0], [2, 2]]
 
 
-def test_what_is_stored_by_hand(tmp_path, monkeypatch):
+def test_what_is_stored_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rewards clipped, features of the observation to act on next, and of the final one of a truncated episode."""
     stored, begun = [], []
     add, begin = Replay.add, Replay.begin
 
-    def spy(self, actions, rewards, terminated, truncated, items, final):
+    def spy(self: Any, actions: Any, rewards: Any, terminated: Any, truncated: Any, items: Any, final: Any) -> None:
         stored.append((rewards.tolist(), terminated.tolist(), truncated.tolist(), items.tolist(), final.tolist()))
         add(self, actions, rewards, terminated, truncated, items, final)
 
-    def first(self, items):
+    def first(self: Any, items: Any) -> None:
         begun.append(items.tolist())
         begin(self, items)
 
@@ -193,10 +199,10 @@ def test_what_is_stored_by_hand(tmp_path, monkeypatch):
     assert [row[1:] for row in raw] == [row[1:] for row in clipped]
 
 
-def test_when_checkpoints_are_written(tmp_path, monkeypatch):
+def test_when_checkpoints_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     saved, real = [], Run.save
 
-    def save(self, step, tensors, state):
+    def save(self: Any, step: Any, tensors: Any, state: Any) -> None:
         saved.append(step)
         real(self, step, tensors, state)
 
@@ -213,12 +219,14 @@ def test_when_checkpoints_are_written(tmp_path, monkeypatch):
         assert saved == expected
 
 
-def test_environments_are_seeded_by_seed_and_purpose_and_anew_where_they_start_anew(tmp_path, monkeypatch):
+def test_environments_are_seeded_by_seed_and_purpose_and_anew_where_they_start_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Training is purpose 1; one that could not go on is seeded by the step of its checkpoint too."""
     env_class = type(make(COUNTING, 1))
     seeds, real = [], env_class.reset
 
-    def reset(self, *, seed=None, options=None):
+    def reset(self: Any, *, seed: Any = None, options: Any = None) -> Any:
         seeds.append(seed)
         return real(self, seed=seed, options=options)
 
@@ -229,14 +237,16 @@ def test_environments_are_seeded_by_seed_and_purpose_and_anew_where_they_start_a
         go(settings)
     go(settings)
 
-    def expected(*purpose):
+    def expected(*purpose: Any) -> list[Any]:
         return [int(np.random.SeedSequence([seed, *purpose]).generate_state(1)[0] >> 1) for seed in (0, 7)]
 
     assert seeds == [expected(1), expected(1, 10)]
 
 
 @pytest.mark.parametrize("options", [{}, {"prioritised": True, "n_step": 2}])
-def test_a_continued_run_logs_and_counts_what_the_whole_one_does(tmp_path, monkeypatch, capsys, options):
+def test_a_continued_run_logs_and_counts_what_the_whole_one_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], options: dict[str, Any]
+) -> None:
     """MinAtar goes on within its episodes; the bar begins where the run was."""
     monkeypatch.setattr(loop, "WATCH_EVERY", 1)
     common = {
@@ -265,14 +275,18 @@ def test_a_continued_run_logs_and_counts_what_the_whole_one_does(tmp_path, monke
         np.testing.assert_array_equal(cut.tensors[name], array, err_msg=name)
 
 
-def room(settings, agent, monkeypatch, quiet=True):
+def room(
+    settings: Any, agent: Any, monkeypatch: pytest.MonkeyPatch, quiet: bool = True
+) -> tuple[Room, list[tuple[Any, Any, Any]]]:
     checked = []
     monkeypatch.setattr(loop, "check_room", lambda needed, folder, what: checked.append((needed, folder, what)))
     planned = Room.plan(settings, agent, make(settings.env, len(settings.seed_list())), quiet)
     return planned, checked
 
 
-def test_the_room_of_a_replay(tmp_path, monkeypatch, capsys):
+def test_the_room_of_a_replay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     settings = counting(tmp_path / "r", steps=1_000, replay_size=500, checkpoint_every=100)
     planned, checked = room(settings, agents(settings), monkeypatch)
     assert planned == Room(Layout((3,), np.dtype(np.float16), 3, None, np.float16), 500, 208)
@@ -289,10 +303,10 @@ def test_the_room_of_a_replay(tmp_path, monkeypatch, capsys):
     assert room(few, agents(few), monkeypatch)[1] == []
 
 
-def test_what_a_slot_holds(tmp_path, monkeypatch):
+def test_what_a_slot_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = counting(tmp_path / "r")
 
-    def layout(agent, **changes):
+    def layout(agent: Any, **changes: Any) -> Any:
         return room(replace(settings, **changes), agent, monkeypatch)[0].layout
 
     raw = layout(agents(settings), clip_rewards=False)
@@ -301,21 +315,21 @@ def test_what_a_slot_holds(tmp_path, monkeypatch):
     assert layout(single) == Layout((3,), np.dtype(np.float32), 3, None, np.float32)
 
     class Frames(LinearDqn):
-        def items(self, obs):
+        def items(self, obs: Any) -> tuple[Any, None]:
             return obs[:, -1], None
 
     frames = Frames(Rule.of(settings), (0, 1), 3, one_hot((1, 1, 3)), 1.0)
     assert layout(frames) == Layout((3,), np.dtype(np.uint8), 3, 1, np.float32)
 
     class Bytes(LinearDqn):  # features that only look like a frame
-        def items(self, obs):
+        def items(self, obs: Any) -> tuple[Any, None]:
             return obs[:, -1].astype(np.int8), None
 
     looking = Bytes(Rule.of(settings), (0, 1), 3, one_hot((1, 1, 3)), 1.0)
     assert layout(looking).stack is None
 
 
-def test_settings_that_do_not_go_together(tmp_path):
+def test_settings_that_do_not_go_together(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="--replay-size: found 5, expected at least --replay-min, 6"):
         go(counting(tmp_path / "r", replay_size=5))
     with pytest.raises(UserError, match="--replay-min: found 6, expected more than --n-step, 6"):
@@ -324,7 +338,7 @@ def test_settings_that_do_not_go_together(tmp_path):
     go(counting(tmp_path / "r", replay_size=6, replay_min=6, n_step=5))
 
 
-def test_what_is_printed_at_the_end(tmp_path, capsys):
+def test_what_is_printed_at_the_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = go(counting(tmp_path / "r"))
     print_summary(path)
     curves = f"play with it: pvn evaluate {path} --video episode.gif; curves: tensorboard --logdir {path}\n"
@@ -334,12 +348,12 @@ def test_what_is_printed_at_the_end(tmp_path, capsys):
     assert capsys.readouterr().out == curves
 
 
-def test_a_loss_that_is_not_finite_stops_the_run(tmp_path, monkeypatch):
+def test_a_loss_that_is_not_finite_stops_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is seen at the next log line or checkpoint, before anything bad is saved."""
     monkeypatch.setattr(loop, "WATCH_EVERY", 1)
     real = Agent.update
 
-    def update(self, batch, weight=None):
+    def update(self: Any, batch: Any, weight: Any = None) -> Any:
         result = real(self, batch, weight)
         if self.updates >= 12:  # after step 17
             result["loss"][1, 2] = float("inf")
@@ -356,21 +370,23 @@ def test_a_loss_that_is_not_finite_stops_the_run(tmp_path, monkeypatch):
     assert f"{tmp_path}/s: a loss before step 18 is not finite; no checkpoint; try" in str(error.value)
 
 
-def test_a_finished_run_keeps_its_replay_only_if_told_to(tmp_path):
+def test_a_finished_run_keeps_its_replay_only_if_told_to(tmp_path: Path) -> None:
     for name, keep in (("keep", True), ("drop", False)):
         path = go(counting(tmp_path / name, keep_replay=keep))
         assert (path / "replay").exists() == keep
         assert read_run(path)["done"]["steps"] == 25
 
 
-def test_epsilon_waits_and_goes_down():
+def test_epsilon_waits_and_goes_down() -> None:
     assert [epsilon_at(step, 1.0, 0.1, 10, 20) for step in (0, 9, 10, 20, 30, 99)] == pytest.approx(
         [1, 1, 1, 0.55, 0.1, 0.1]
     )
     assert epsilon_at(0, 0.01, 0.01, 0, 0) == 0.01
 
 
-def test_memory_is_printed_and_refused_before_anything_is_written(tmp_path, monkeypatch, capsys):
+def test_memory_is_printed_and_refused_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     flags = f"online --encoder random:minatar:1 --env minatar/breakout --seeds 0-8 --steps 90 --out {tmp_path}/r"
     monkeypatch.setattr(replay, "available_memory", lambda: 100)
     assert main(flags.split()) == 2
@@ -381,7 +397,7 @@ def test_memory_is_printed_and_refused_before_anything_is_written(tmp_path, monk
     assert not (tmp_path / "r").exists()
 
 
-def test_a_replay_folder_belongs_to_one_run(tmp_path):
+def test_a_replay_folder_belongs_to_one_run(tmp_path: Path) -> None:
     owner = tmp_path / "replay" / "owner.txt"
     owner.parent.mkdir()
     owner.write_text("/some/other/run")
@@ -392,21 +408,21 @@ def test_a_replay_folder_belongs_to_one_run(tmp_path):
     assert sorted(path.name for path in (tmp_path / "replay").iterdir()) == ["lock"]
 
 
-def test_the_bar_counts_all_seeds_and_says_the_last_return(tmp_path, monkeypatch):
+def test_the_bar_counts_all_seeds_and_says_the_last_return(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bars = []
 
     class Bar:
-        def __init__(self, *args):
-            self.args, self.advances = args, []
+        def __init__(self, *args: Any) -> None:
+            self.args, self.advances = args, list[Any]()
             bars.append(self)
 
-        def __enter__(self):
+        def __enter__(self) -> Any:
             return self
 
-        def __exit__(self, *error):
+        def __exit__(self, *error: Any) -> None:
             pass
 
-        def advance(self, count, note):
+        def advance(self, count: Any, note: Any) -> None:
             self.advances.append((count, note))
 
     monkeypatch.setattr(loop, "ProgressBar", Bar)
@@ -422,7 +438,7 @@ def test_the_bar_counts_all_seeds_and_says_the_last_return(tmp_path, monkeypatch
     assert second.advances == [(2, "return 1.00")]  # the game starts anew with an episode of one step
 
 
-def test_what_was_opened_is_closed(tmp_path, monkeypatch):
+def test_what_was_opened_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The environment and the lock of a replay's folder, also where a run is killed."""
     closed = []
     monkeypatch.setattr(type(make(COUNTING)), "close", lambda self: closed.append(self.env_id))
@@ -443,11 +459,11 @@ def test_what_was_opened_is_closed(tmp_path, monkeypatch):
     FolderLock(tmp_path / "deep" / "replay").release()
 
 
-def test_an_interrupt_in_the_last_step_is_none(tmp_path, monkeypatch):
+def test_an_interrupt_in_the_last_step_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for at, name in ((25, "last"), (17, "earlier")):
         real = Loop.act
 
-        def act(self, real=real, at=at):
+        def act(self: Any, real: Any = real, at: Any = at) -> None:
             real(self)
             if self.step == at:
                 os.kill(os.getpid(), signal.SIGINT)
@@ -464,12 +480,12 @@ def test_an_interrupt_in_the_last_step_is_none(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("env", ["gym/Corridor-v0", "minatar/breakout"])
-def test_priorities_of_a_resumed_run(tmp_path, monkeypatch, env):
+def test_priorities_of_a_resumed_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, env: str) -> None:
     """With 3-step transitions: all that can be sampled have one, also those that became complete by the cut."""
     settings = config(tmp_path / "r", env=env, prioritised=True, n_step=3, steps=60, seeds="0", checkpoint_every=7)
     trees, real = [], Loop._restore
 
-    def restore(self, checkpoint):
+    def restore(self: Any, checkpoint: Any) -> None:
         real(self, checkpoint)
         replay, (first, end) = self._replay, self._replay.window(3)
         slots = np.arange(first[0], end[0])[None]
@@ -487,14 +503,19 @@ def test_priorities_of_a_resumed_run(tmp_path, monkeypatch, env):
     assert trees[-1][0].any() == (env == "gym/Corridor-v0")  # final observations, the cuts' among them
 
 
-def test_prioritised_replay_samples_by_the_last_losses(tmp_path, monkeypatch):
+def test_prioritised_replay_samples_by_the_last_losses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The losses of an update become priorities, and the weights reach the update."""
     updates, weights = [], []
-    monkeypatch.setattr(loop.Priorities, "update", lambda self, slot, loss: updates.append(loss.tolist()))
+    monkeypatch.setattr(Priorities, "update", lambda self, slot, loss: updates.append(loss.tolist()))
     settings = counting(tmp_path / "r", prioritised=True, steps=8)
     agent = numbered(settings)
     real = agent.update
-    object.__setattr__(agent, "update", lambda batch, weight: weights.append(weight) or real(batch, weight))
+
+    def noted(batch: Any, weight: Any) -> Any:
+        weights.append(weight)
+        return real(batch, weight)
+
+    object.__setattr__(agent, "update", noted)
     go(settings, agent)
     assert updates == [[[float(n)] * 4, [n + 100.0] * 4] for n in range(3)]
     assert [weight.tolist() for weight in weights] == [[[1.0] * 4] * 2] * 3  # all priorities are still the same

@@ -2,9 +2,11 @@
 
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from protovalue.envs.registry import make
 from protovalue.errors import UserError
@@ -14,6 +16,7 @@ from protovalue.online.agent import Agent, Rule
 from protovalue.online.config import DqnConfig, OnlineConfig
 from protovalue.online.linear_dqn import LinearDqn
 from protovalue.online.loop import config_from, epsilon_at
+from protovalue.online.replay import Replay
 from protovalue.presets import DQN, Preset, SameAs, resolved
 from protovalue.runs import config_fields, renamed
 from tests.online.rigged import one_hot
@@ -21,19 +24,19 @@ from tests.online.rigged import one_hot
 OUT = Path("x")
 
 
-def online(env="atari/Pong", **given) -> OnlineConfig:
+def online(env: str = "atari/Pong", **given: Any) -> OnlineConfig:
     return resolved(OnlineConfig(env=env, out=OUT, encoder="e", **given), env)
 
 
-def end_to_end(env="atari/Pong", **given) -> DqnConfig:
+def end_to_end(env: str = "atari/Pong", **given: Any) -> DqnConfig:
     return resolved(DqnConfig(env=env, out=OUT, **given), env)
 
 
-def values(config, expected):
+def values(config: Any, expected: Any) -> dict[Any, Any]:
     return {name: getattr(config, name) for name in expected}
 
 
-def test_the_paper_s_table_of_online_hyperparameters():
+def test_the_paper_s_table_of_online_hyperparameters() -> None:
     """Each row of the paper's table "Online Hyperparameters", in its order."""
     paper, game = online(preset="paper"), make("atari/Pong")
     assert (paper.head, paper.double, paper.huber, paper.prioritised) == ("dqn", False, False, False)  # DQN
@@ -62,21 +65,21 @@ def test_the_paper_s_table_of_online_hyperparameters():
     assert online("minatar/breakout", preset="paper") == replace(paper, env="minatar/breakout")
 
 
-def test_the_paper_s_values_are_what_the_loop_uses(tmp_path, monkeypatch):
+def test_the_paper_s_values_are_what_the_loop_uses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The table again, seen from inside: when, how often and on what the agents learn in the first 2,003 steps."""
     made, updates, capacities = [], [], []
-    update, replay = Agent.update, loop.Replay
+    update = Agent.update
 
-    def spy(self, batch, weight=None):
+    def spy(self: Any, batch: Any, weight: Any = None) -> dict[str, torch.Tensor]:
         before = self.theta.clone()
         result = update(self, batch, weight)
         updates.append((batch, (self.theta - before).abs().max().item()))
         made.append(self.rule)
         return result
 
-    def counted(seeds, capacity, *rest):
+    def counted(seeds: Any, capacity: Any, *rest: Any) -> Replay:
         capacities.append(capacity)
-        return replay(seeds, 5_000, *rest)
+        return Replay(seeds, 5_000, *rest)
 
     monkeypatch.setattr(Agent, "update", spy)
     monkeypatch.setattr(loop, "Replay", counted)
@@ -94,7 +97,7 @@ def test_the_paper_s_values_are_what_the_loop_uses(tmp_path, monkeypatch):
     assert (made[0].max_gradient_norm, made[0].adam_epsilon, made[0].hidden) == (10.0, 1.5e-4, ())
 
 
-def test_dopamine_s_dqn():
+def test_dopamine_s_dqn() -> None:
     expected = {
         "architecture": "nature", "width": 1, "steps": 50_000_000, "epsilon": 0.01, "epsilon_start": 1.0,
         "epsilon_steps": 250_000, "n_step": 1, "gamma": 0.99, "learning_rate": 6.25e-5, "adam_epsilon": 1.5e-4,
@@ -107,7 +110,7 @@ def test_dopamine_s_dqn():
     assert values(end_to_end("minatar/breakout", preset="paper"), expected) == there
 
 
-def test_small_linear_agents():
+def test_small_linear_agents() -> None:
     expected = {
         "steps": 100_000, "epsilon": 0.01, "epsilon_start": 1.0, "epsilon_steps": 10_000, "n_step": 1, "gamma": 0.99,
         "learning_rate": 2.5e-4, "adam_epsilon": 1.5e-4, "max_gradient_norm": 10.0, "batch_size": 32,
@@ -120,7 +123,7 @@ def test_small_linear_agents():
     assert values(online("minatar/freeway"), expected) == there
 
 
-def test_small_end_to_end_agents():
+def test_small_end_to_end_agents() -> None:
     expected = {
         "architecture": "nature", "steps": 1_000_000, "epsilon": 0.01, "epsilon_start": 1.0, "epsilon_steps": 100_000,
         "n_step": 1, "gamma": 0.99, "learning_rate": 1e-4, "adam_epsilon": 1.5e-4, "max_gradient_norm": 10.0,
@@ -140,7 +143,7 @@ def test_small_end_to_end_agents():
     assert values(end_to_end("minatar/asterix"), expected) == asterix
 
 
-def test_a_preset_may_know_a_single_environment():
+def test_a_preset_may_know_a_single_environment() -> None:
     table = {
         ("*", "minatar/asterix"): Preset("all presets", updates=9, epsilon=0.1),
         ("small", "*"): Preset("all", steps=1, n_step=1, epsilon=0.5, double=True, epsilon_start=SameAs("epsilon")),
@@ -160,7 +163,7 @@ def test_a_preset_may_know_a_single_environment():
     assert resolved(Own(env="minatar/breakout", out=OUT, epsilon=0.6), "minatar/breakout").epsilon_start == 0.6
 
 
-def test_what_applies_gets_a_value_and_what_does_not_stays_unset():
+def test_what_applies_gets_a_value_and_what_does_not_stays_unset() -> None:
     plain = online()
     assert (plain.atoms, plain.value_range, plain.replay_dtype) == (None, None, "float16")
     categorical = online(head="c51")
@@ -192,18 +195,18 @@ def test_what_applies_gets_a_value_and_what_does_not_stays_unset():
         (end_to_end, {"record": OUT, "iterations": 0}, "--iterations: found 0, expected at least 1"),
     ],
 )  # fmt: skip
-def test_an_option_that_does_not_apply_is_refused_by_name(kind, given, message):
+def test_an_option_that_does_not_apply_is_refused_by_name(kind: Any, given: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError) as error:
         kind(**given)
     assert str(error.value).startswith(message)
 
 
-def test_an_option_of_trained_encoders_is_refused_with_a_random_one():
+def test_an_option_of_trained_encoders_is_refused_with_a_random_one() -> None:
     with pytest.raises(UserError, match="--other-game: found it with random:minatar:1, expected an encoder that was"):
         OnlineConfig(env="minatar/breakout", out=OUT, encoder="random:minatar:1", other_game=True)
 
 
-def test_an_evaluation_has_at_most_as_many_environments_as_episodes():
+def test_an_evaluation_has_at_most_as_many_environments_as_episodes() -> None:
     assert EvaluateConfig(OUT, episodes=3).num_envs is None
     assert EvaluateConfig(OUT, episodes=3, num_envs=3).num_envs == 3
     for wrong in (0, 4):
@@ -211,7 +214,7 @@ def test_an_evaluation_has_at_most_as_many_environments_as_episodes():
             EvaluateConfig(OUT, episodes=3, num_envs=wrong)
 
 
-def test_a_schedule_that_is_set_is_taken():
+def test_a_schedule_that_is_set_is_taken() -> None:
     found = online(preset="paper", epsilon_start=0.5, epsilon_steps=500)
     assert (found.epsilon, found.epsilon_start, found.epsilon_steps) == (0.01, 0.5, 500)
     assert online(preset="paper", epsilon_steps=0).epsilon_start == 0.01
@@ -226,7 +229,7 @@ def test_a_schedule_that_is_set_is_taken():
         (DqnConfig, end_to_end(record=Path("d"), iterations=4, preset="paper")),
     ],
 )
-def test_a_config_is_read_back_from_what_is_recorded(kind, config):
+def test_a_config_is_read_back_from_what_is_recorded(kind: Any, config: Any) -> None:
     recorded = config_fields(config)
     assert config_from(kind, recorded) == config
     assert config_from(kind, recorded, out=Path("moved")) == replace(config, out=Path("moved"))

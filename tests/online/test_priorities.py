@@ -9,7 +9,7 @@ from tests.online.test_replay import World, random_ends
 
 
 @pytest.mark.parametrize("size", [1, 2, 5, 8, 100])
-def test_the_tree_finds_what_a_cumulative_sum_finds(size):
+def test_the_tree_finds_what_a_cumulative_sum_finds(size: int) -> None:
     rng = np.random.default_rng(size)
     tree, values = SumTree(3, size), np.zeros((3, size))
     for _ in range(20):
@@ -25,7 +25,7 @@ def test_the_tree_finds_what_a_cumulative_sum_finds(size):
         np.testing.assert_array_equal(tree.find(mass), expected)
 
 
-def three_steps():
+def three_steps() -> tuple[Replay, Priorities, World]:
     replay = Replay(1, 3, Layout((1,), np.float32, 4))
     priorities = Priorities(replay, 1)
     world = World(replay, item=lambda number: [number])
@@ -35,7 +35,7 @@ def three_steps():
     return replay, priorities, world
 
 
-def test_by_hand():
+def test_by_hand() -> None:
     _, priorities, _ = three_steps()
     assert priorities.tree.total.tolist() == [3.0]  # new ones have the largest priority so far, 1
     priorities.update(np.array([[0, 1]]), np.array([[4.0, 25.0]], np.float32))  # priorities 2, 5 and still 1
@@ -47,7 +47,7 @@ def test_by_hand():
     np.testing.assert_allclose(weight[0], raw / raw.max(), rtol=1e-6)
 
 
-def test_a_new_transition_gets_the_largest_priority_and_the_oldest_is_forgotten():
+def test_a_new_transition_gets_the_largest_priority_and_the_oldest_is_forgotten() -> None:
     _, priorities, world = three_steps()
     priorities.update(np.array([[0, 1]]), np.array([[4.0, 25.0]], np.float32))
     world.step([""])
@@ -58,7 +58,7 @@ def test_a_new_transition_gets_the_largest_priority_and_the_oldest_is_forgotten(
 
 
 @pytest.mark.parametrize("n", [1, 3])
-def test_only_starts_of_transitions_have_a_priority(n):
+def test_only_starts_of_transitions_have_a_priority(n: int) -> None:
     replay = Replay(2, 20, Layout((2,), np.float32, 5, stack=None))
     priorities = Priorities(replay, n)
     world, rng = World(replay), np.random.default_rng(0)
@@ -75,7 +75,7 @@ def test_only_starts_of_transitions_have_a_priority(n):
             np.testing.assert_array_equal(priorities.tree.get(np.tile(np.arange(replay.slots), (2, 1)))[s], expected)
 
 
-def test_state_is_taken_back():
+def test_state_is_taken_back() -> None:
     replay, priorities, _ = three_steps()
     priorities.update(np.array([[0, 1]]), np.array([[4.0, 25.0]], np.float32))
     again = Priorities(replay, 1)
@@ -86,11 +86,11 @@ def test_state_is_taken_back():
     assert again.largest.tolist() == priorities.largest.tolist() == pytest.approx([5.0])
 
 
-def test_the_size_of_the_tree():
+def test_the_size_of_the_tree() -> None:
     assert [SumTree(2, size).nodes.shape for size in (1, 2, 3, 4, 5)] == [(2, 4), (2, 4), (2, 8), (2, 8), (2, 16)]
 
 
-def test_an_empty_leaf_is_never_found():
+def test_an_empty_leaf_is_never_found() -> None:
     """A mass that rounding made as large as the total: the last leaf that has some."""
     tree = SumTree(1, 4)
     tree.set(np.array([[0, 1, 2, 3]]), np.array([[0.5, 0.25, 0.0, 0.0]]))
@@ -99,7 +99,7 @@ def test_an_empty_leaf_is_never_found():
     assert tree.find(np.array([[0.5]])).tolist() == [[0]]
 
 
-def test_weights_are_at_most_one_in_each_seed_by_itself():
+def test_weights_are_at_most_one_in_each_seed_by_itself() -> None:
     replay = Replay(2, 3, Layout((1,), np.float32, 4))
     priorities, world = Priorities(replay, 1), World(replay, item=lambda number: [number])
     for _ in range(2):
@@ -113,14 +113,14 @@ def test_weights_are_at_most_one_in_each_seed_by_itself():
     np.testing.assert_allclose(priorities.largest, [2, 9])
 
 
-def test_a_loss_of_zero_keeps_a_small_priority():
+def test_a_loss_of_zero_keeps_a_small_priority() -> None:
     _, priorities, _ = three_steps()
     priorities.update(np.array([[0, 1, 2]]), np.zeros((1, 3), np.float32))
     np.testing.assert_allclose(priorities.tree.get(np.array([[0, 1, 2]])), 1e-5, rtol=1e-6)  # the root of 1e-10
     assert priorities.largest.tolist() == [1.0]
 
 
-def test_priorities_that_are_loaded_before_the_first_transition_is_complete():
+def test_priorities_that_are_loaded_before_the_first_transition_is_complete() -> None:
     replay = Replay(1, 5, Layout((1,), np.float32, 4))
     priorities, world = Priorities(replay, 3), World(replay, item=lambda number: [number])
     priorities.load({name: array.copy() for name, array in priorities.state().items()})

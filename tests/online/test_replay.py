@@ -4,6 +4,7 @@ import os
 import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,7 +29,7 @@ class Episode:
 class World:
     """Feeds made-up transitions of S seeds to a replay and remembers them; observations are running numbers."""
 
-    def __init__(self, replay: Replay, item=lambda number: [number, -number]):
+    def __init__(self, replay: Replay, item: Any = lambda number: [number, -number]) -> None:
         self.replay, self.item = replay, item
         self.rng = np.random.default_rng(0)
         self.count = 0
@@ -39,10 +40,10 @@ class World:
         self.count += 1
         return self.count
 
-    def newest(self):
+    def newest(self) -> np.ndarray:
         return np.array([self.item(episodes[-1].obs[-1]) for episodes in self.episodes])
 
-    def step(self, ends):
+    def step(self, ends: Any) -> None:
         """Take one step; `ends` has "", "terminated" or "truncated" for each seed."""
         actions = self.rng.integers(5, size=self.replay.seeds)
         rewards = self.rng.integers(-2, 3, size=self.replay.seeds).astype(np.float32)
@@ -59,7 +60,7 @@ class World:
         terminated, truncated = (np.array([end == kind for end in ends]) for kind in ("terminated", "truncated"))
         self.replay.add(actions, rewards, terminated, truncated, self.newest(), final)
 
-    def transition(self, s, start, n):
+    def transition(self, s: Any, start: Any, n: Any) -> tuple[Any, Any, float | Any, Any]:
         """Return action, n-step reward, discount and next observation of the transition from an observation."""
         episode = next(e for e in self.episodes[s] if start in e.obs[: len(e.actions)])
         t = episode.obs.index(start)
@@ -68,20 +69,20 @@ class World:
         terminal = episode.end == "terminated" and t + steps == len(episode.actions)
         return episode.actions[t], reward, 0.0 if terminal else GAMMA**steps, episode.obs[t + steps]
 
-    def starts(self, s):
+    def starts(self, s: Any) -> list[Any]:
         """Return all observations from which an action was taken, oldest first."""
         return [number for e in self.episodes[s] for number in e.obs[: len(e.actions)]]
 
 
-def layout(**changes):
+def layout(**changes: Any) -> Layout:
     return Layout((2,), np.float32, 5, **changes)
 
 
-def random_ends(rng, seeds):
+def random_ends(rng: Any, seeds: Any) -> list[Any]:
     return [["", "", "", "terminated", "truncated"][i] for i in rng.integers(5, size=seeds)]
 
 
-def all_slots(replay, n):
+def all_slots(replay: Any, n: Any) -> np.ndarray:
     """Return every slot (S, B) that can be sampled; seeds with fewer repeat their first."""
     first, end = replay.window(n)
     rows = []
@@ -96,7 +97,7 @@ def all_slots(replay, n):
 
 @pytest.mark.parametrize("n", [1, 3])
 @pytest.mark.parametrize("steps", [4, 30, 200])
-def test_every_transition_is_the_one_that_happened(n, steps):
+def test_every_transition_is_the_one_that_happened(n: int, steps: int) -> None:
     replay = Replay(3, 40, layout())
     world, rng = World(replay), np.random.default_rng(1)
     for _ in range(steps):
@@ -119,7 +120,7 @@ def test_every_transition_is_the_one_that_happened(n, steps):
             assert 40 - truncated <= len(sampled) <= 40
 
 
-def test_by_hand():
+def test_by_hand() -> None:
     # Seed 0: x1 -a-> x2 -b-> truncated at x3; then x4 -> terminated. One slot each for x1, x2, x3 (final), x4.
     replay = Replay(1, 10, Layout((1,), np.float32, 4))
     no, yes = np.array([False]), np.array([True])
@@ -136,7 +137,7 @@ def test_by_hand():
     assert batch.next_obs[0, :2, 0].tolist() == [3, 3]  # from the true final observation
 
 
-def test_a_final_observation_is_never_sampled_and_all_others_equally_often():
+def test_a_final_observation_is_never_sampled_and_all_others_equally_often() -> None:
     replay = Replay(2, 50, layout())
     world = World(replay)
     for step in range(48):
@@ -153,7 +154,7 @@ def test_a_final_observation_is_never_sampled_and_all_others_equally_often():
     assert len(np.unique(slots[0])) == 50 - 13
 
 
-def test_seeds_are_independent():
+def test_seeds_are_independent() -> None:
     together, alone = Replay(2, 12, layout()), Replay(1, 12, layout())
     rng = np.random.default_rng(0)
     for replay, rows in ((together, slice(0, 2)), (alone, slice(1, 2))):
@@ -175,7 +176,7 @@ def test_seeds_are_independent():
 
 
 @pytest.mark.parametrize("stack", [1, 4])
-def test_stacks_are_zero_before_an_episode_and_whole_in_the_ring(stack):
+def test_stacks_are_zero_before_an_episode_and_whole_in_the_ring(stack: int) -> None:
     replay = Replay(2, 30, Layout((3,), np.uint8, 5, stack=stack))
     world, rng = World(replay, item=lambda number: [number, 1, 2]), np.random.default_rng(1)
     for step in range(70):
@@ -197,11 +198,13 @@ def test_stacks_are_zero_before_an_episode_and_whole_in_the_ring(stack):
 
 @pytest.mark.parametrize("block", [1, 4, 256])
 @pytest.mark.parametrize("mapped", [False, True])
-def test_what_was_saved_survives_later_steps_and_a_kill(tmp_path, monkeypatch, mapped, block):
+def test_what_was_saved_survives_later_steps_and_a_kill(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mapped: bool, block: int
+) -> None:
     monkeypatch.setattr(module, "BLOCK", block)
     folder = tmp_path / "replay"
 
-    def fresh():
+    def fresh() -> Replay:
         return Replay(2, 20, Layout((2,), np.float16, 5), slack=14, folder=folder if mapped else None)
 
     replay = fresh()
@@ -227,7 +230,7 @@ def test_what_was_saved_survives_later_steps_and_a_kill(tmp_path, monkeypatch, m
             replay.begin(world.newest())
 
 
-def test_cut_makes_the_episode_under_way_a_truncated_one_and_twice_is_once(tmp_path):
+def test_cut_makes_the_episode_under_way_a_truncated_one_and_twice_is_once(tmp_path: Path) -> None:
     replay = Replay(1, 10, Layout((1,), np.float32, 4), slack=4, folder=tmp_path)
     no = np.array([False])
     replay.begin(np.array([[1.0]]))
@@ -248,12 +251,14 @@ def test_cut_makes_the_episode_under_way_a_truncated_one_and_twice_is_once(tmp_p
 
 
 @pytest.mark.parametrize("mapped", [False, True])
-def test_every_byte_that_a_checkpoint_needs_is_checked_when_it_is_read(tmp_path, monkeypatch, mapped):
+def test_every_byte_that_a_checkpoint_needs_is_checked_when_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mapped: bool
+) -> None:
     """Capacity 10, 23 steps: slots 13 to 22 and the open one, 23, of which only the observation counts."""
     monkeypatch.setattr(module, "BLOCK", 4)
     folder = tmp_path / "replay"
 
-    def fresh():
+    def fresh() -> Replay:
         return Replay(2, 10, Layout((2,), np.float16, 5, stack=2), slack=6, folder=folder if mapped else None)
 
     replay, no = fresh(), np.zeros(2, np.bool_)
@@ -270,7 +275,7 @@ def test_every_byte_that_a_checkpoint_needs_is_checked_when_it_is_read(tmp_path,
     ]  # fmt: skip
     fresh().load(folder, [23, 23], sums)
     row = {"items": 4, "codes": 1, "rewards": 4, "ages": 1}
-    noticed, messages = {name: set() for name in row}, []
+    noticed, messages = {name: set[int]() for name in row}, []
     for name, size in row.items():
         path = folder / f"{name}.bin"
         whole = path.read_bytes()
@@ -293,7 +298,7 @@ def test_every_byte_that_a_checkpoint_needs_is_checked_when_it_is_read(tmp_path,
         fresh().load(folder, [23, 23], {**sums, "replay.block": np.array([8])})
 
 
-def test_an_action_that_there_is_not_is_named_whatever_the_checksums_say(tmp_path):
+def test_an_action_that_there_is_not_is_named_whatever_the_checksums_say(tmp_path: Path) -> None:
     """Five actions: 19 is action 4 of the last kind, 20 would be action 5. The open slot has none."""
     replay, no = Replay(1, 10, Layout((2,), np.float16, 5)), np.zeros(1, np.bool_)
     replay.begin(np.zeros((1, 2)))
@@ -312,10 +317,12 @@ def test_an_action_that_there_is_not_is_named_whatever_the_checksums_say(tmp_pat
 
 @pytest.mark.parametrize("block", [1, 2, 3])
 @pytest.mark.parametrize("mapped", [False, True])
-def test_checksums_hold_after_a_cut_that_a_kill_followed(tmp_path, monkeypatch, mapped, block):
+def test_checksums_hold_after_a_cut_that_a_kill_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mapped: bool, block: int
+) -> None:
     monkeypatch.setattr(module, "BLOCK", block)
 
-    def fresh():
+    def fresh() -> Replay:
         return Replay(1, 10, Layout((1,), np.float32, 4), slack=8, folder=tmp_path if mapped else None)
 
     replay, no = fresh(), np.array([False])
@@ -337,7 +344,7 @@ def test_checksums_hold_after_a_cut_that_a_kill_followed(tmp_path, monkeypatch, 
     assert again.kind(np.array([[1, 2, 3]])).tolist() == [[0, 2, 3]]
 
 
-def test_a_damaged_or_missing_file_is_named(tmp_path):
+def test_a_damaged_or_missing_file_is_named(tmp_path: Path) -> None:
     replay = Replay(1, 10, layout())
     world = World(replay)
     world.step([""])
@@ -350,7 +357,7 @@ def test_a_damaged_or_missing_file_is_named(tmp_path):
         Replay(1, 10, layout()).load(tmp_path, [1])
 
 
-def test_a_mapped_replay_has_its_room_on_the_disk_before_it_is_used(tmp_path):
+def test_a_mapped_replay_has_its_room_on_the_disk_before_it_is_used(tmp_path: Path) -> None:
     """Else a disk that is full would kill the process when it writes to a mapped page."""
     plain = Layout((1024,), np.float32, 4)
     for name, reserve in (("none", 0), ("some", 100), ("all", 10_000)):
@@ -365,7 +372,7 @@ def test_a_mapped_replay_has_its_room_on_the_disk_before_it_is_used(tmp_path):
     assert again.arrays["items"][2, 5].tolist() == [7.0] * 1024
 
 
-def test_bytes_of_a_step():
+def test_bytes_of_a_step() -> None:
     # Impala 1x: 512 features of 2 bytes, 1 for action and kind, 2 for the clipped reward.
     assert Layout((512,), np.float16, 18, reward_dtype=np.float16).step_bytes == 1027
     assert Layout((84, 84), np.uint8, 18, stack=4).step_bytes == 7056 + 1 + 4 + 1
@@ -373,7 +380,7 @@ def test_bytes_of_a_step():
     assert Layout((1,), np.uint8, 65).step_bytes == 1 + 2 + 4
 
 
-def test_no_room_is_one_clear_line(monkeypatch, tmp_path):
+def test_no_room_is_one_clear_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(module, "available_memory", lambda: 2**30)
     check_room(2**30, None, "it")
     with pytest.raises(UserError, match=r"--replay-size: it needs 2.00 GiB, found 1.00 GiB of memory.*--replay-dir"):
@@ -383,11 +390,11 @@ def test_no_room_is_one_clear_line(monkeypatch, tmp_path):
     assert not (tmp_path / "not").exists()
 
 
-def test_memory_is_read_from_the_system():
+def test_memory_is_read_from_the_system() -> None:
     assert 2**20 < module.available_memory() < 2**50
 
 
-def test_the_window_by_hand():
+def test_the_window_by_hand() -> None:
     """Ten slots: in which ones a transition can start, of single frames and of stacks of three."""
     for stack, first_of_full in ((None, 5), (3, 7)):  # a stack of three needs two frames before
         replay = Replay(2, 10, Layout((1,), np.uint8, 5, stack=stack))
@@ -405,7 +412,7 @@ def test_the_window_by_hand():
 
 
 @pytest.mark.parametrize("num_actions", [5, 64, 65])
-def test_every_action_and_kind_is_read_back(num_actions):
+def test_every_action_and_kind_is_read_back(num_actions: int) -> None:
     replay = Replay(1, 4 * num_actions, Layout((1,), np.float32, num_actions))
     replay.begin(np.zeros((1, 1)))
     expected = []
@@ -420,7 +427,7 @@ def test_every_action_and_kind_is_read_back(num_actions):
     assert list(zip(batch.action[0].tolist(), batch.discount[0].tolist(), strict=True)) == expected
 
 
-def test_a_cut_keeps_the_action_of_the_transition_before_it():
+def test_a_cut_keeps_the_action_of_the_transition_before_it() -> None:
     """Only what was going on, or was cut just now, is made a truncation; an episode that ended is left as it is."""
     for action in range(5):
         for end in ("", "terminated", "truncated"):
@@ -439,7 +446,7 @@ def test_a_cut_keeps_the_action_of_the_transition_before_it():
                 assert kinds[0][0] == {"terminated": 1, "truncated": 2}[end]
 
 
-def test_a_final_observation_is_drawn_again_by_hand():
+def test_a_final_observation_is_drawn_again_by_hand() -> None:
     """Slots 0 and 1 go on, 2 was truncated, 3 is its final observation, 4 goes on."""
     replay = Replay(1, 10, layout())
     replay.begin(np.zeros((1, 2)))
@@ -448,7 +455,7 @@ def test_a_final_observation_is_drawn_again_by_hand():
         replay.add(np.array([0]), np.zeros(1), *flags, np.zeros((1, 2)), np.zeros((1, 2)))
     asked = []
 
-    def redraw(attempt, count):
+    def redraw(attempt: Any, count: Any) -> np.ndarray:
         asked.append((attempt, count))
         return np.array([[0.99, [0.7, 0.75, 0.1][attempt], 0.0]])
 
@@ -457,7 +464,7 @@ def test_a_final_observation_is_drawn_again_by_hand():
     assert asked == [(0, 3), (1, 3), (2, 3)]
 
 
-def test_a_stack_is_whole_after_more_frames_than_a_byte_counts():
+def test_a_stack_is_whole_after_more_frames_than_a_byte_counts() -> None:
     replay = Replay(1, 400, Layout((1,), np.uint8, 5, stack=2))
     replay.begin(np.array([[1]]))
     no = np.array([False])
@@ -469,7 +476,7 @@ def test_a_stack_is_whole_after_more_frames_than_a_byte_counts():
 
 
 @pytest.mark.parametrize("steps", [3, 10, 17, 18, 19, 40])
-def test_more_steps_than_there_are_slots_between_two_saves(tmp_path, steps):
+def test_more_steps_than_there_are_slots_between_two_saves(tmp_path: Path, steps: int) -> None:
     """18 slots: all of the ring is written, from any place of it, and only the newest of each place."""
     replay = Replay(2, 12, layout(), slack=5)
     world, rng = World(replay), np.random.default_rng(0)
@@ -494,10 +501,21 @@ def test_more_steps_than_there_are_slots_between_two_saves(tmp_path, steps):
 
 
 @pytest.mark.parametrize("mapped", [False, True])
-def test_a_save_is_durable_and_leaves_no_file_open(tmp_path, monkeypatch, mapped):
+def test_a_save_is_durable_and_leaves_no_file_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mapped: bool
+) -> None:
     calls, fsync, flush = [], os.fsync, np.memmap.flush
-    monkeypatch.setattr(module.os, "fsync", lambda file: calls.append("fsync") or fsync(file))
-    monkeypatch.setattr(np.memmap, "flush", lambda array: calls.append("flush") or flush(array))
+
+    def noted_fsync(file: Any) -> None:
+        calls.append("fsync")
+        fsync(file)
+
+    def noted_flush(array: Any) -> None:
+        calls.append("flush")
+        flush(array)
+
+    monkeypatch.setattr(os, "fsync", noted_fsync)
+    monkeypatch.setattr(np.memmap, "flush", noted_flush)
     folder = tmp_path / "a" / "b"
     replay = Replay(1, 4, layout(), folder=folder if mapped else None)
     World(replay)
@@ -514,30 +532,30 @@ def test_a_save_is_durable_and_leaves_no_file_open(tmp_path, monkeypatch, mapped
         assert Replay(1, 4, layout(), folder=folder).arrays["codes"][0].tolist() == [4, 0, 0, 0, 0]
 
 
-def test_sizes_as_text():
+def test_sizes_as_text() -> None:
     assert module.gibibytes(2**28) == "0.25 GiB"
     assert module.gibibytes(2**28 - 2**20) == "255.0 MiB"
     assert module.gibibytes(5 * 2**29) == "2.50 GiB"
     assert module.gibibytes(0) == "0.0 MiB"
 
 
-def test_memory_by_hand(monkeypatch):
+def test_memory_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     text = "MemTotal:  900 kB\nMemAvailable:    123 kB\nSwap: 4 kB\n"
-    monkeypatch.setattr(module.Path, "read_text", lambda path: text if str(path) == "/proc/meminfo" else "")
+    monkeypatch.setattr(Path, "read_text", lambda path: text if str(path) == "/proc/meminfo" else "")
     assert module.available_memory() == 123 * 1024
 
-    def missing(path):
+    def missing(path: Any) -> None:
         raise FileNotFoundError(path)
 
-    monkeypatch.setattr(module.Path, "read_text", missing)  # another system
-    monkeypatch.setattr(module.os, "sysconf", {"SC_PHYS_PAGES": 7, "SC_PAGE_SIZE": 4096}.__getitem__)
+    monkeypatch.setattr(Path, "read_text", missing)  # another system
+    monkeypatch.setattr(os, "sysconf", {"SC_PHYS_PAGES": 7, "SC_PAGE_SIZE": 4096}.__getitem__)
     assert module.available_memory() == 7 * 4096
 
 
-def test_no_memory_is_one_clear_line(monkeypatch):
-    def full(*args):
+def test_no_memory_is_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*args: Any) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(module.np, "zeros", full)
+    monkeypatch.setattr(np, "zeros", full)
     with pytest.raises(UserError, match="--replay-size: no memory for 10 steps of 3 seeds; choose a smaller one, or"):
         Replay(3, 10, layout())

@@ -7,9 +7,11 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from protovalue.data.format import Manifest
 from protovalue.envs.options import EnvOptions
@@ -27,7 +29,7 @@ EVERY = 2  # steps between checkpoints; there is an update in every step, so eac
 
 def train(kind: str, out: Path, every: int = 20) -> None:
     """Train an agent that never explores; its steps are so large that an update often changes the best action."""
-    common = {
+    common: dict[str, Any] = {
         "env": "minatar/breakout", "out": out / "run", "steps": 41, "epsilon": 0.0, "epsilon_start": 0.0,
         "replay_min": 6, "replay_size": 20, "update_every": 1, "batch_size": 4, "learning_rate": 0.03, "n_step": 1,
         "target_every": 7, "log_every": 20, "checkpoint_every": every, "keep_replay": True,
@@ -62,11 +64,11 @@ def remembered(folder: Path, kind: str) -> list[np.ndarray]:
     return found
 
 
-def changing_steps(monkeypatch) -> list[int]:
+def changing_steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Collect the steps after which features from before the update would lead to another action."""
     found, real = [], Loop.learn
 
-    def learn(self):
+    def learn(self: Any) -> None:
         agent = self._agent
         before = agent.see(self._obs).clone()
         real(self)
@@ -80,8 +82,8 @@ def changing_steps(monkeypatch) -> list[int]:
 
 @pytest.mark.parametrize("kind", ["dqn", "finetune", "recorded", "frozen"])
 def test_a_greedy_agent_killed_right_after_an_update_ends_bit_for_bit_like_one_that_was_not(
-    tmp_path, monkeypatch, kind
-):
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
     with monkeypatch.context() as patch:
         noticed = changing_steps(patch)
         train(kind, tmp_path / "whole", EVERY)
@@ -109,20 +111,22 @@ def test_a_greedy_agent_killed_right_after_an_update_ends_bit_for_bit_like_one_t
 
 
 @pytest.mark.parametrize("kind", ["dqn", "finetune", "frozen"])
-def test_agents_act_on_their_current_parameters_and_see_each_step_once(tmp_path, monkeypatch, kind):
+def test_agents_act_on_their_current_parameters_and_see_each_step_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
     cls = LinearDqn if kind == "frozen" else Dqn
     see, act, add = cls.see, Loop.act, Replay.add
     passes, truncations, expected, acted = [], [], [], []
 
-    def spy_see(self, obs):
+    def spy_see(self: Any, obs: Any) -> torch.Tensor:
         passes.append(len(obs))
         return see(self, obs)
 
-    def spy_act(self):
+    def spy_act(self: Any) -> None:
         expected.append(self._agent.values(see(self._agent, self._obs))[:, 0].argmax(dim=1).tolist())
         act(self)
 
-    def spy_add(self, actions, rewards, terminated, truncated, *items):
+    def spy_add(self: Any, actions: Any, rewards: Any, terminated: Any, truncated: Any, *items: Any) -> None:
         acted.append(actions.tolist())
         truncations.append(truncated.any())
         add(self, actions, rewards, terminated, truncated, *items)
@@ -137,7 +141,7 @@ def test_agents_act_on_their_current_parameters_and_see_each_step_once(tmp_path,
     assert passes == [2] * (2 + 41 + sum(truncations) if kind == "frozen" else 41)
 
 
-def test_a_recording_goes_on_in_its_own_data_set_only(tmp_path, monkeypatch):
+def test_a_recording_goes_on_in_its_own_data_set_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     killed_at(monkeypatch, [39])
     with pytest.raises(Killed):
         train("recorded", tmp_path)
@@ -159,14 +163,16 @@ def test_a_recording_goes_on_in_its_own_data_set_only(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("kills", [[7], [41, 79], [120, 121, 229]])
 @pytest.mark.parametrize("options", [{}, {"prioritised": True, "n_step": 2}, {"finetune": True}, {"mapped": True}])
-def test_a_killed_run_ends_bit_for_bit_like_one_that_was_not(tmp_path, monkeypatch, kills, options):
+def test_a_killed_run_ends_bit_for_bit_like_one_that_was_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kills: list[int], options: dict[str, Any]
+) -> None:
     options = dict(options)
     mapped = options.pop("mapped", False)
     if options.get("finetune"):
         options |= {"update_every": 8}  # its updates are slow
     settings = {"env": "minatar/breakout", "options": EnvOptions(max_steps=9), **options}
 
-    def where(name):
+    def where(name: Any) -> OnlineConfig:
         return config(tmp_path / name, replay_dir=tmp_path / f"{name}-replay" if mapped else None, **settings)
 
     whole = run(where("whole"))
@@ -183,7 +189,7 @@ def test_a_killed_run_ends_bit_for_bit_like_one_that_was_not(tmp_path, monkeypat
     assert numbers(path) == numbers(whole)
 
 
-def test_killed_with_9_on_the_command_line_and_repeated(tmp_path):
+def test_killed_with_9_on_the_command_line_and_repeated(tmp_path: Path) -> None:
     flags = "online --encoder random:minatar:1 --env minatar/breakout --seeds 0-1 --steps 900 --replay-min 50"
     command = [sys.executable, "-m", "protovalue.cli", *f"{flags} --checkpoint-every 100 --threads 1 --out".split()]
     subprocess.run([*command, str(tmp_path / "whole")], check=True, capture_output=True)
@@ -199,7 +205,7 @@ def test_killed_with_9_on_the_command_line_and_repeated(tmp_path):
     assert numbers(tmp_path / "cut") == numbers(tmp_path / "whole")
 
 
-def test_an_environment_without_a_state_starts_a_new_episode(tmp_path, monkeypatch):
+def test_an_environment_without_a_state_starts_a_new_episode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     killed_at(monkeypatch, [50, 130])
     for _ in range(2):
         with pytest.raises(Killed):
@@ -213,11 +219,11 @@ def test_an_environment_without_a_state_starts_a_new_episode(tmp_path, monkeypat
     assert all(kinds[i + 1] == 3 for i in np.flatnonzero(kinds == 2) if i + 1 < len(kinds))
 
 
-def test_ctrl_c_saves_and_the_same_command_continues(tmp_path, monkeypatch):
+def test_ctrl_c_saves_and_the_same_command_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = run(config(tmp_path / "whole", env="minatar/breakout"))
     real = Loop.act
 
-    def act(self):
+    def act(self: Any) -> None:
         real(self)
         if self.step == 33:
             os.kill(os.getpid(), signal.SIGINT)
@@ -231,7 +237,7 @@ def test_ctrl_c_saves_and_the_same_command_continues(tmp_path, monkeypatch):
     np.testing.assert_array_equal(learned(path)["agent.theta"], learned(whole)["agent.theta"])
 
 
-def test_more_steps_continue_a_finished_run_if_its_replay_was_kept(tmp_path):
+def test_more_steps_continue_a_finished_run_if_its_replay_was_kept(tmp_path: Path) -> None:
     whole = run(config(tmp_path / "whole", env="minatar/breakout", steps=260))
     run(config(tmp_path / "r", env="minatar/breakout"))
     path = run(config(tmp_path / "r", env="minatar/breakout", steps=260))
@@ -243,7 +249,7 @@ def test_more_steps_continue_a_finished_run_if_its_replay_was_kept(tmp_path):
         run(config(tmp_path / "done", steps=260))
 
 
-def test_many_truncations_do_not_outrun_the_checkpoints(tmp_path, monkeypatch):
+def test_many_truncations_do_not_outrun_the_checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each step of a one-step episode takes two slots: checkpoints come early enough to keep what they hold."""
     settings = {"env": "minatar/breakout", "options": EnvOptions(max_steps=1), "steps": 300}
     whole = run(config(tmp_path / "whole", **settings))

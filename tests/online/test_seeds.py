@@ -1,5 +1,8 @@
 """The online loop on a rigged encoder and environment: seeds that never mix, and options that all matter."""
 
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -16,7 +19,7 @@ from tests.online.rigged import CORRIDOR, config, learned, numbers, one_hot, run
     "options",
     [{}, {"double": True, "n_step": 3}, {"prioritised": True}, {"head": "c51", "atoms": 7}],
 )
-def test_three_seeds_together_are_three_seeds_alone_number_for_number(tmp_path, options):
+def test_three_seeds_together_are_three_seeds_alone_number_for_number(tmp_path: Path, options: dict[str, Any]) -> None:
     together = learned(run(config(tmp_path / "all", **options)))
     for s in range(3):
         path = run(config(tmp_path / str(s), seeds=str(s), **options))
@@ -36,7 +39,7 @@ def test_three_seeds_together_are_three_seeds_alone_number_for_number(tmp_path, 
 
 
 @pytest.mark.parametrize("options", [{"hidden": (5,)}, {"env": "minatar/breakout", "finetune": True}])
-def test_sums_in_another_order_differ_in_the_last_bits_only(tmp_path, options):
+def test_sums_in_another_order_differ_in_the_last_bits_only(tmp_path: Path, options: dict[str, Any]) -> None:
     """Networks whose sums are not exact, as features of a real encoder: the batch's size may change their order."""
     together = learned(run(config(tmp_path / "all", steps=60, learning_rate=1e-3, **options)))
     for s in range(3):
@@ -44,7 +47,7 @@ def test_sums_in_another_order_differ_in_the_last_bits_only(tmp_path, options):
         np.testing.assert_allclose(together["agent.theta"][s : s + 1], alone["agent.theta"], rtol=0, atol=1e-4)
 
 
-def test_agents_learn_to_walk_to_the_right(tmp_path):
+def test_agents_learn_to_walk_to_the_right(tmp_path: Path) -> None:
     path = run(config(tmp_path / "r", steps=1000))
     returns = [row["return"] for row in read_metrics(path) if "return" in row]
     assert np.mean(returns[:3]) < -0.3
@@ -61,7 +64,7 @@ def test_agents_learn_to_walk_to_the_right(tmp_path):
         {"replay_dtype": "float32"},
     ],
 )  # fmt: skip
-def test_every_option_changes_something(tmp_path, change):
+def test_every_option_changes_something(tmp_path: Path, change: dict[str, Any]) -> None:
     # Seaquest is left out: MinAtar's rewards are never beyond 1 there. The corridor pays 1, and -.25 for a step.
     settings = {"steps": 120, "seeds": "0", "env": CORRIDOR}
     if "finetune" in change:
@@ -87,11 +90,12 @@ def test_every_option_changes_something(tmp_path, change):
     assert first.shape != second.shape or not np.array_equal(first, second)
 
 
-def make_counting(path, **settings):
+def make_counting(path: Any, **settings: Any) -> Any:
     """Train on the counting environment, whose frames are rows of three numbers."""
     chosen = config(path, **settings)
     env = make(chosen.env, 1)
     loop_agent = LinearDqn(Rule.of(chosen), (0,), env.num_actions, one_hot((1, 1, 3)), 1.0)
-    loop_agent.encoder.encoder.forward = lambda obs: (obs.flatten(1) > 0).float()
+    network: Any = loop_agent.encoder.encoder
+    network.forward = lambda obs: (obs.flatten(1) > 0).float()
     train(chosen, {}, env, loop_agent, quiet=True)
     return learned(path)["agent.theta"]

@@ -50,8 +50,8 @@ def options() -> list[tuple[str, str]]:
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     if "Loud-v0" not in gymnasium.registry:
-        gymnasium.register("Loud-v0", Loud)
-        gymnasium.register("Louder-v0", Loud)
+        gymnasium.register("Loud-v0", Loud)  # type: ignore[arg-type]  # a class that takes no options
+        gymnasium.register("Louder-v0", Loud)  # type: ignore[arg-type]  # a class that takes no options
     return World(tmp_path_factory.mktemp("options"))
 
 

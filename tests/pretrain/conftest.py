@@ -7,7 +7,7 @@ from tests.pretrain.helpers import Singletons, Table
 
 
 @pytest.fixture
-def table(monkeypatch) -> str:
+def table(monkeypatch: pytest.MonkeyPatch) -> str:
     """Make the encoder `table` and the indicator `singletons` known; return the encoder's name."""
     monkeypatch.setitem(ENCODERS.loaded, "table", _Loaded("table", "helpers.py", Table))
     monkeypatch.setitem(INDICATORS.loaded, "singletons", _Loaded("singletons", "helpers.py", Singletons))

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,7 +15,6 @@ from protovalue.nets.encoders import Encoder
 from protovalue.nets.heads import TaskHeads
 from protovalue.nets.layers import planes
 from protovalue.presets import resolved
-from protovalue.pretrain.base import Method
 from protovalue.pretrain.config import PretrainConfig
 from protovalue.pretrain.loop import pretrain
 from protovalue.pretrain.methods import method_class
@@ -43,7 +43,7 @@ class Singletons(Indicator):
     name = "singletons"
     tuned_on_data = False
 
-    def __init__(self, observation_shape, num_tasks, proportion, generator) -> None:
+    def __init__(self, observation_shape: Any, num_tasks: Any, proportion: Any, generator: Any) -> None:
         super().__init__(observation_shape, num_tasks, proportion)
         self.set_thresholds(torch.ones(num_tasks))
 
@@ -53,7 +53,8 @@ class Singletons(Indicator):
 
 def pictures(states: np.ndarray) -> np.ndarray:
     """Draw states (N,) as frames (N, 4, 4), bool."""
-    return np.eye(SIZE * SIZE, dtype=bool)[states].reshape(-1, SIZE, SIZE)
+    drawn: np.ndarray = np.eye(SIZE * SIZE, dtype=bool)[states].reshape(-1, SIZE, SIZE)
+    return drawn
 
 
 def episodes(
@@ -98,7 +99,7 @@ def walks(
     starts = [state for state in range(n) if state not in ends]
     made_up = []
     for _ in range(count):
-        states, taken = [int(rng.choice(starts))], []
+        states, taken = [int(rng.choice(starts))], list[int]()
         while len(taken) < length and states[-1] not in ends:
             taken.append(policy(states[-1]) if policy else int(rng.integers(actions)))
             states.append(int(after[taken[-1], states[-1]]))
@@ -107,7 +108,7 @@ def walks(
     return episodes(path, *made_up, actions=actions)
 
 
-def trained(config: PretrainConfig, data: Dataset) -> Method:
+def trained(config: PretrainConfig, data: Dataset) -> Any:
     """Run a config to its end and return the method with what it learned."""
     pretrain(config, quiet=True)
     method = made(replace(config, threads=1), data)
@@ -118,7 +119,7 @@ def trained(config: PretrainConfig, data: Dataset) -> Method:
     return method.eval()
 
 
-def made(config: PretrainConfig, data: Dataset) -> Method:
+def made(config: PretrainConfig, data: Dataset) -> Any:  # of the class of its method, whose networks tests look at
     """Build the method of a config as the loop does, before its first step."""
     cls = method_class(config.method)
     return cls(resolved(config, data.env_id), data, data.observation_shape, "cpu")

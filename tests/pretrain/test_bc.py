@@ -1,6 +1,8 @@
 """Behaviour cloning: the loss by hand, and a deterministic policy that it must recover."""
 
 import math
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +16,7 @@ from tests.pretrain.helpers import made, pictures, successors, trained, walks
 AFTER = np.array([[1, 2, 3, 0], [3, 0, 1, 2], [2, 3, 0, 1]])  # where three actions lead in four states
 
 
-def test_loss_by_hand(table, tmp_path):
+def test_loss_by_hand(table: str, tmp_path: Path) -> None:
     """Scores log 1, log 2 and log 5 in every state, then the likeliest action is 2 and -log p is log 8, 4 and 8/5."""
     data = walks(tmp_path / "set", AFTER, 5, 6)
     method = made(BcConfig(out=tmp_path / "run", data=(tmp_path / "set",), architecture=table, batch_size=32), data)
@@ -28,7 +30,7 @@ def test_loss_by_hand(table, tmp_path):
     assert logged["accuracy"].item() == pytest.approx(np.mean(actions == 2))
 
 
-def test_it_learns_the_frequencies_of_actions_in_each_state(table, tmp_path):
+def test_it_learns_the_frequencies_of_actions_in_each_state(table: str, tmp_path: Path) -> None:
     """A table's best scores are the logarithms of what was done in each state, counted."""
     rng = np.random.default_rng(5)
     chances = [[0.6, 0.3, 0.1], [0.2, 0.2, 0.6], [0.1, 0.8, 0.1], [0.3, 0.3, 0.4]]
@@ -38,7 +40,7 @@ def test_it_learns_the_frequencies_of_actions_in_each_state(table, tmp_path):
     method.sampler.batch = lambda step: whole
     optimizer = torch.optim.LBFGS(method.head.parameters(), max_iter=60, line_search_fn="strong_wolfe")
 
-    def closure():
+    def closure() -> Any:
         optimizer.zero_grad()
         loss, _ = method.loss(method.sample(0))
         loss.backward()
@@ -52,7 +54,7 @@ def test_it_learns_the_frequencies_of_actions_in_each_state(table, tmp_path):
     np.testing.assert_allclose(learned.numpy(), counts / counts.sum(axis=1, keepdims=True), atol=1e-3)
 
 
-def test_it_recovers_a_deterministic_policy(tmp_path):
+def test_it_recovers_a_deterministic_policy(tmp_path: Path) -> None:
     """Any table of actions over the 16 states of a grid; the walks of the policy start everywhere."""
     table = np.random.default_rng(3).integers(4, size=16)
     data = walks(tmp_path / "set", successors(open_grid(4, 4)), 60, 5, policy=lambda state: int(table[state]))
@@ -69,7 +71,7 @@ def test_it_recovers_a_deterministic_policy(tmp_path):
     assert lines[-1]["loss"] < 0.1 < 1.0 < lines[0]["loss"]
 
 
-def test_random_actions_teach_nothing(tmp_path):
+def test_random_actions_teach_nothing(tmp_path: Path) -> None:
     """Nothing tells the action: accuracy stays near a quarter and the loss near log 4."""
     data = walks(tmp_path / "set", successors(open_grid(4, 4)), 200, 50)
     config = BcConfig(

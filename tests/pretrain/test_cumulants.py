@@ -1,14 +1,18 @@
 """Random cumulants: their optimal values on a small world, and that every option counts."""
 
 from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 import pytest
 import torch
 
+from protovalue.data.dataset import Dataset
 from protovalue.data.format import End
 from protovalue.files import read_json
-from protovalue.indicators.cumulants import CumulantSpec
+from protovalue.indicators.cumulants import Cumulants, CumulantSpec
+from protovalue.indicators.cumulants import cumulants as networks_of
 from protovalue.indicators.precompute import load_indicator
 from protovalue.pretrain import cumulants
 from protovalue.pretrain.cumulants import CumulantsConfig
@@ -30,12 +34,12 @@ END, GAMMA = 15, 0.8
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory):
+def data(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
     return walks(tmp_path_factory.mktemp("mdp") / "set", successors(open_grid(4, 4)), 300, 20, ends=(END,))
 
 
 @pytest.fixture
-def config(data, tmp_path):
+def config(data: Dataset, tmp_path: Path) -> CumulantsConfig:
     return CumulantsConfig(
         out=tmp_path / "run", data=(data.folders[0].path,), architecture="minatar", steps=1000, batch_size=64,
         learning_rate=2e-3, tasks=4, tasks_per_module=2, gamma=GAMMA, target_ema=0.9, normalize="yes", threads=1,
@@ -43,13 +47,19 @@ def config(data, tmp_path):
 
 
 @pytest.fixture
-def few(tmp_path):
+def few(tmp_path: Path) -> Dataset:
     return two_episodes(tmp_path / "few")
 
 
 @pytest.mark.parametrize("unit", ["deviation", "none"])
 @pytest.mark.parametrize("backup", ["mean", "max"])
-def test_loss_by_hand(few, table, tmp_path, backup, unit):
+def test_loss_by_hand(
+    few: Dataset,
+    table: str,
+    tmp_path: Path,
+    backup: Literal["mean", "max"],
+    unit: Literal["deviation", "none"],
+) -> None:
     """Cumulants 3 (f(x') - f(x)), perhaps in deviations of f over all six states, and each transition's target."""
     config = CumulantsConfig(
         out=tmp_path / "run", data=(few.folders[0].path,), architecture=table, tasks=2, scale=3.0, unit=unit, gamma=0.5,
@@ -75,7 +85,9 @@ def test_loss_by_hand(few, table, tmp_path, backup, unit):
     assert logged["cumulant_std"].item() == pytest.approx(np.std(cumulants, ddof=1), rel=1e-5)
 
 
-def test_a_network_that_is_constant_on_the_data_gives_no_reward(table, tmp_path, caplog):
+def test_a_network_that_is_constant_on_the_data_gives_no_reward(
+    table: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """One state for ever: its cumulants are 0 and not 0 / 0."""
     data = episodes(tmp_path / "still", ((0, 0, 0, 0), (0, 0, 0), (0, 0, 0), End.TERMINATED))
     method = made(CumulantsConfig(out=tmp_path / "run", data=(tmp_path / "still",), architecture=table, tasks=3), data)
@@ -83,13 +95,14 @@ def test_a_network_that_is_constant_on_the_data_gives_no_reward(table, tmp_path,
     assert "3 of 3 networks are constant" in caplog.text
 
 
-def test_the_networks_are_what_the_config_says(few, table, tmp_path, monkeypatch):
+def test_the_networks_are_what_the_config_says(
+    few: Dataset, table: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen = []
-    real = cumulants.cumulants
 
-    def recorded(data, spec, *rest):
+    def recorded(data: Any, spec: Any, *rest: Any) -> Cumulants:
         seen.append((spec, rest))
-        return real(data, spec, *rest)
+        return networks_of(data, spec, *rest)
 
     monkeypatch.setattr(cumulants, "cumulants", recorded)
     base = CumulantsConfig(out=tmp_path / "run", data=(few.folders[0].path,), architecture=table, tasks=3, seed=4)
@@ -100,13 +113,15 @@ def test_the_networks_are_what_the_config_says(few, table, tmp_path, monkeypatch
 
 
 @pytest.mark.parametrize(("encoder", "accuracy"), [("minatar", 0.15), ("table", 0.01)])
-def test_it_finds_the_optimal_values_of_its_cumulants(data, config, table, encoder, accuracy):
+def test_it_finds_the_optimal_values_of_its_cumulants(
+    data: Dataset, config: CumulantsConfig, table: str, encoder: str, accuracy: float
+) -> None:
     """Value iteration over the 16 states, with f from the networks saved with the run; a table can be exact."""
     if encoder == table:
         config = replace(config, architecture=table, learning_rate=0.3, adam_epsilon=0.1, target_ema=0.8)
     method = trained(config, data)
     frames = torch.from_numpy(pictures(np.arange(16))[:, None])
-    networks = load_indicator(config.out / "cumulants").networks
+    networks: Any = load_indicator(config.out / "cumulants").networks
     f = networks(frames).numpy() / method.tasks.deviation  # (n, m), in units of the deviation
     after = successors(open_grid(4, 4))
     going_on = (np.arange(16) != END)[:, None]
@@ -138,7 +153,7 @@ def test_it_finds_the_optimal_values_of_its_cumulants(data, config, table, encod
     ],
     ids=str,
 )
-def test_every_option_changes_the_result(config, tmp_path, change):
+def test_every_option_changes_the_result(config: CumulantsConfig, tmp_path: Path, change: dict[str, Any]) -> None:
     short = replace(config, steps=20)
     pretrain(short, quiet=True)
     pretrain(replace(short, out=tmp_path / "other", **change), quiet=True)

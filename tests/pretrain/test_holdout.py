@@ -1,21 +1,25 @@
 """Monte Carlo comparison: discounted sums and correlations by hand, on episodes that terminated."""
 
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 
+from protovalue.data.dataset import Dataset
 from protovalue.data.format import End
 from protovalue.errors import UserError
 from protovalue.pretrain.holdout import compare_with_rollouts, discounted_sums
 from tests.data.helpers import made_up, write
 
 
-def test_discounted_sums_by_hand():
+def test_discounted_sums_by_hand() -> None:
     rewards = np.array([[1.0, 0.0], [0.0, 0.0], [1.0, 1.0]])
     assert discounted_sums(rewards, 0.5).tolist() == [[1.25, 0.25], [0.5, 0.5], [1.0, 1.0]]
 
 
-def countdowns(folder, lengths, ends=()):
+def countdowns(folder: Any, lengths: Any, ends: Any = ()) -> Dataset:
     """Episodes in which every pixel of step t of T is T - t, and the action t mod 4."""
     episodes = []
     for number, length in enumerate(lengths):
@@ -27,12 +31,12 @@ def countdowns(folder, lengths, ends=()):
     return write(folder, episodes)
 
 
-def left(obs):
+def left(obs: Any) -> Any:
     """Return the pixel of the latest frame: how many steps are left."""
     return obs[:, -1, 0, :1].float()
 
 
-def test_by_hand(tmp_path):
+def test_by_hand(tmp_path: Path) -> None:
     """Lengths 2 and 1; the reward is 1 while two steps are left, and gamma 1/2: the sums are 1, 0 and 0.
 
     The predictions 10 (T - t) + 100 a are 20, 110 and 10, those of the last task a thousandth of them. The longest
@@ -52,14 +56,14 @@ def test_by_hand(tmp_path):
     np.testing.assert_allclose(seen, [1 / 3, 0, 1 / 3])
 
 
-def test_rollouts_agree_with_a_perfect_prophet_and_not_with_its_opposite(tmp_path):
+def test_rollouts_agree_with_a_perfect_prophet_and_not_with_its_opposite(tmp_path: Path) -> None:
     """Reward is 1 in every state, so the sum at step t of T is (1 - g^(T-t)) / (1 - g)."""
     data = countdowns(tmp_path / "set", (3, 9, 5, 6), (*3 * [End.TERMINATED], End.TRUNCATED))
 
-    def always(obs):
+    def always(obs: Any) -> torch.Tensor:
         return torch.ones(len(obs), 1, dtype=torch.bool)
 
-    def prophet(obs, action):
+    def prophet(obs: Any, action: Any) -> Any:
         return (1 - 0.9 ** left(obs)) / 0.1
 
     correlation, predicted, seen = compare_with_rollouts(data, always, prophet, 0.9, "cpu")
@@ -70,11 +74,11 @@ def test_rollouts_agree_with_a_perfect_prophet_and_not_with_its_opposite(tmp_pat
 
 
 @pytest.mark.parametrize(("most", "counted"), [(1, 2), (2, 2), (3, 6), (6, 6), (7, 9), (99, 9)])
-def test_whole_episodes_are_taken_until_there_are_enough(tmp_path, most, counted):
+def test_whole_episodes_are_taken_until_there_are_enough(tmp_path: Path, most: int, counted: int) -> None:
     data = countdowns(tmp_path / "set", (2, 4, 3))
     asked = []
 
-    def predict(obs, action):
+    def predict(obs: Any, action: Any) -> Any:
         asked.append(len(obs))
         return left(obs)
 
@@ -82,16 +86,16 @@ def test_whole_episodes_are_taken_until_there_are_enough(tmp_path, most, counted
     assert sum(asked) == counted
 
 
-def test_long_episodes_are_seen_in_parts(tmp_path):
+def test_long_episodes_are_seen_in_parts(tmp_path: Path) -> None:
     """No part of more than 512 observations; the sums go over all of them."""
     data = countdowns(tmp_path / "set", (1030,))
     parts = []
 
-    def rewards(obs):
+    def rewards(obs: Any) -> torch.Tensor:
         parts.append(len(obs))
         return torch.ones(len(obs), 1, dtype=torch.bool)
 
-    def predict(obs, action):
+    def predict(obs: Any, action: Any) -> Any:
         assert torch.equal((1030 - left(obs)[:, 0].long()) % 256 % 4, action % 4)  # each with its own, mod 256
         return action[:, None]
 
@@ -101,7 +105,7 @@ def test_long_episodes_are_seen_in_parts(tmp_path):
     assert predicted[0] == pytest.approx(np.mean(np.arange(1030) % 4))
 
 
-def test_data_without_an_end_are_refused(tmp_path):
+def test_data_without_an_end_are_refused(tmp_path: Path) -> None:
     data = countdowns(tmp_path / "set", (3, 2), (End.CUT, End.TRUNCATED))
     with pytest.raises(UserError, match="set: --holdout needs episodes that terminated, found none"):
         compare_with_rollouts(data, left, lambda obs, action: left(obs), 0.9, "cpu")

@@ -1,11 +1,14 @@
 """The graph-drawing objective: by hand, against its definition, and against the exact Laplacian of a small world."""
 
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from protovalue.data.dataset import Dataset
 from protovalue.pretrain.laplacian import LaplacianConfig, steps_ahead
 from protovalue.pretrain.loop import pretrain
 from protovalue.randomness import Purpose, generator_at
@@ -19,19 +22,19 @@ WORLD = open_grid(2, COLUMNS)
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory):
+def data(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
     return walks(tmp_path_factory.mktemp("walk") / "set", successors(WORLD), 400, 10)
 
 
 @pytest.fixture
-def config(data, tmp_path):
+def config(data: Dataset, tmp_path: Path) -> LaplacianConfig:
     return LaplacianConfig(
         out=tmp_path / "run", data=(data.folders[0].path,), architecture="minatar", steps=600, batch_size=128,
         learning_rate=3e-3, dimensions=3, beta=2.0, ahead=0.0, threads=1,
     )  # fmt: skip
 
 
-def test_loss_by_hand(data, config, table):
+def test_loss_by_hand(data: Dataset, config: LaplacianConfig, table: str) -> None:
     """Attraction over the batch's pairs and repulsion over all pairs of different rows, one pair at a time."""
     method = made(replace(config, architecture=table, batch_size=6, beta=2.0), data)
     f = np.random.default_rng(0).normal(size=(16, 3)).astype(np.float32)
@@ -47,7 +50,7 @@ def test_loss_by_hand(data, config, table):
     assert loss.item() == pytest.approx(attraction + 2 * np.mean(pairs), rel=1e-5)
 
 
-def test_steps_ahead_by_hand():
+def test_steps_ahead_by_hand() -> None:
     """share 1/2 and at most 3: probabilities 4/7, 2/7, 1/7."""
     uniform = np.array([0.0, 0.57, 0.58, 0.857, 0.858, 0.999999])
     assert steps_ahead(uniform, np.full(6, 3), 0.5).tolist() == [1, 1, 2, 2, 3, 3]
@@ -55,7 +58,7 @@ def test_steps_ahead_by_hand():
     assert steps_ahead(uniform, np.full(6, 3), 0.0).tolist() == [1] * 6
 
 
-def test_the_states_are_those_that_the_random_numbers_say(data, config):
+def test_the_states_are_those_that_the_random_numbers_say(data: Dataset, config: LaplacianConfig) -> None:
     """The first n whose probability, 0.6^(n - 1) of 1 + 0.6 + ... to the episode's end, adds up to more than drawn."""
     method = made(replace(config, ahead=0.6, seed=3), data)
     sample = method.sample(7)
@@ -71,7 +74,7 @@ def test_the_states_are_those_that_the_random_numbers_say(data, config):
 
 
 @pytest.mark.parametrize("ahead", [0.0, 0.5])
-def test_later_states_are_of_the_same_episode(data, config, ahead):
+def test_later_states_are_of_the_same_episode(data: Dataset, config: LaplacianConfig, ahead: float) -> None:
     """A walk of a grid: after one step the pixel has moved by at most one place; later ones are never empty."""
     method = made(replace(config, ahead=ahead), data)
     sample = method.sample(0)
@@ -82,7 +85,7 @@ def test_later_states_are_of_the_same_episode(data, config, ahead):
     assert (distance.max() == 1) == (ahead == 0.0)
 
 
-def test_it_spans_the_smallest_eigenvectors(data, config):
+def test_it_spans_the_smallest_eigenvectors(data: Dataset, config: LaplacianConfig) -> None:
     """The random walk of the grid is I - L / 4: its three smoothest functions are those of L, to 8 degrees."""
     method = trained(config, data)
     with torch.no_grad():
@@ -97,7 +100,7 @@ def test_it_spans_the_smallest_eigenvectors(data, config):
 
 
 @pytest.mark.parametrize("change", [{"dimensions": 4}, {"beta": 1.0}, {"ahead": 0.9}, {"seed": 1}], ids=str)
-def test_every_option_changes_the_result(config, tmp_path, change):
+def test_every_option_changes_the_result(config: LaplacianConfig, tmp_path: Path, change: dict[str, Any]) -> None:
     short = replace(config, steps=10)
     pretrain(short, quiet=True)
     pretrain(replace(short, out=tmp_path / "other", **change), quiet=True)

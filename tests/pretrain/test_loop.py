@@ -10,6 +10,7 @@ import time
 from dataclasses import fields, replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -39,14 +40,14 @@ from tests.data.helpers import forge, made_up, manifest, write
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory):
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("d") / "set"
     collect(CollectConfig("minatar/breakout", path, steps=900), quiet=True)
     return path
 
 
 @pytest.fixture
-def config(data, tmp_path):
+def config(data: Path, tmp_path: Path) -> PvnConfig:
     return PvnConfig(
         out=tmp_path / "run", data=(data,), tasks=7, steps=23, batch_size=16, checkpoint_every=5, log_every=3, threads=1
     )
@@ -56,7 +57,7 @@ def weights(run: Path) -> bytes:
     return (run / "encoder" / "model.safetensors").read_bytes()
 
 
-def numbers(run: Path):
+def numbers(run: Path) -> list[Any]:
     return [{k: v for k, v in line.items() if k not in ("time", "samples_per_second")} for line in read_metrics(run)]
 
 
@@ -69,7 +70,9 @@ KILLS = [("pvn", [1]), ("pvn", [4, 5]), ("pvn", [23]), *((name, [6, 14, 22]) for
 
 
 @pytest.mark.parametrize(("name", "kills"), KILLS, ids=str)
-def test_a_killed_run_ends_bit_for_bit_like_one_that_was_not(config, tmp_path, monkeypatch, name, kills):
+def test_a_killed_run_ends_bit_for_bit_like_one_that_was_not(
+    config: PretrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, kills: Any
+) -> None:
     """Killed after the given steps, each time resumed from the checkpoint before, every 5 steps."""
     cls = method_class(name)
     config = cls.Config(**{field.name: getattr(config, field.name) for field in fields(PretrainConfig)})
@@ -78,12 +81,12 @@ def test_a_killed_run_ends_bit_for_bit_like_one_that_was_not(config, tmp_path, m
     pretrain(whole, quiet=True)
     real, restore = cls.after_step, Trainer.restore
 
-    def restored(self, checkpoint):
+    def restored(self: Any, checkpoint: Any) -> None:
         nonlocal step
         restore(self, checkpoint)
         step = self.taken
 
-    def counted(self):
+    def counted(self: Any) -> None:
         nonlocal step
         real(self)
         step += 1
@@ -105,7 +108,7 @@ def test_a_killed_run_ends_bit_for_bit_like_one_that_was_not(config, tmp_path, m
     assert (config.out / last).read_bytes() == (whole.out / last).read_bytes()
 
 
-def test_killed_with_9_on_the_command_line_and_repeated(data, tmp_path):
+def test_killed_with_9_on_the_command_line_and_repeated(data: Path, tmp_path: Path) -> None:
     flags = f"--data {data} --tasks 5 --steps 400 --batch-size 8 --checkpoint-every 20 --threads 1 --cache {tmp_path}/c"
     command = [sys.executable, "-m", "protovalue.cli", "pretrain", *flags.split()]
     subprocess.run([*command, "--out", str(tmp_path / "whole")], check=True, capture_output=True)
@@ -120,11 +123,13 @@ def test_killed_with_9_on_the_command_line_and_repeated(data, tmp_path):
     assert weights(tmp_path / "cut") == weights(tmp_path / "whole")
 
 
-def test_ctrl_c_saves_and_the_same_command_continues(config, tmp_path, monkeypatch):
+def test_ctrl_c_saves_and_the_same_command_continues(
+    config: PvnConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pretrain(replace(config, out=tmp_path / "whole"), quiet=True)
     real = ProtoValueNetwork.after_step
 
-    def interrupted(self):
+    def interrupted(self: Any) -> None:
         real(self)
         if int(self.target.steps) == 7:
             os.kill(os.getpid(), signal.SIGINT)
@@ -138,14 +143,14 @@ def test_ctrl_c_saves_and_the_same_command_continues(config, tmp_path, monkeypat
     assert weights(config.out) == weights(tmp_path / "whole")
 
 
-def test_more_steps_continue_a_finished_run(config, tmp_path):
+def test_more_steps_continue_a_finished_run(config: PvnConfig, tmp_path: Path) -> None:
     pretrain(replace(config, out=tmp_path / "whole", steps=30), quiet=True)
     pretrain(config, quiet=True)
     pretrain(replace(config, steps=30), quiet=True)
     assert weights(config.out) == weights(tmp_path / "whole")
 
 
-def test_repeating_a_finished_run_changes_nothing(config):
+def test_repeating_a_finished_run_changes_nothing(config: PvnConfig) -> None:
     pretrain(config, quiet=True)
     before = weights(config.out)
     pretrain(config, quiet=True)
@@ -177,7 +182,9 @@ def test_repeating_a_finished_run_changes_nothing(config):
     ],
     ids=lambda change: next(iter(change)),
 )
-def test_every_option_changes_the_result_and_refuses_to_resume_with_another(config, tmp_path, change):
+def test_every_option_changes_the_result_and_refuses_to_resume_with_another(
+    config: PvnConfig, tmp_path: Path, change: dict[str, Any]
+) -> None:
     pretrain(config, quiet=True)
     pretrain(replace(config, out=tmp_path / "other", **change), quiet=True)
     assert weights(config.out) != weights(tmp_path / "other")
@@ -186,13 +193,13 @@ def test_every_option_changes_the_result_and_refuses_to_resume_with_another(conf
 
 
 @pytest.mark.parametrize("change", [{"memory": 1}, {"log_every": 50}, {"checkpoint_every": 4}], ids=str)
-def test_what_must_not_change_the_result_does_not(config, tmp_path, change):
+def test_what_must_not_change_the_result_does_not(config: PvnConfig, tmp_path: Path, change: dict[str, Any]) -> None:
     pretrain(config, quiet=True)
     pretrain(replace(config, out=tmp_path / "other", **change), quiet=True)
     assert weights(config.out) == weights(tmp_path / "other")
 
 
-def test_no_tasks_is_the_random_initialisation(config, tmp_path):
+def test_no_tasks_is_the_random_initialisation(config: PvnConfig, tmp_path: Path) -> None:
     pretrain(PvnConfig(out=config.out, data=config.data, tasks=0), quiet=True)
     pretrain(RandomConfig(out=tmp_path / "a", data=config.data), quiet=True)
     pretrain(RandomConfig(out=tmp_path / "b", env="minatar/breakout"), quiet=True)
@@ -201,7 +208,7 @@ def test_no_tasks_is_the_random_initialisation(config, tmp_path):
     assert weights(tmp_path / "c") != weights(tmp_path / "b")
 
 
-def test_logged_numbers(config):
+def test_logged_numbers(config: PvnConfig) -> None:
     pretrain(config, quiet=True)
     lines = read_metrics(config.out)
     assert [line["step"] for line in lines] == [3, 6, 9, 12, 15, 18, 21, 23]
@@ -215,7 +222,7 @@ def test_logged_numbers(config):
     assert lines[0]["gradient_norm"] > 0
 
 
-def test_the_rate_is_samples_over_time(config, monkeypatch):
+def test_the_rate_is_samples_over_time(config: PvnConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     """A clock that goes on by a second whenever it is read: once for a log line, once after it."""
     ticks = iter(range(1000))
     monkeypatch.setattr(trainer, "time", SimpleNamespace(perf_counter=lambda: next(ticks)))
@@ -226,7 +233,9 @@ def test_the_rate_is_samples_over_time(config, monkeypatch):
 
 
 @pytest.mark.parametrize("limit", [0.0, 0.01, 1e6])
-def test_gradients_are_scaled_down_to_the_limit(config, monkeypatch, limit):
+def test_gradients_are_scaled_down_to_the_limit(
+    config: PvnConfig, monkeypatch: pytest.MonkeyPatch, limit: float
+) -> None:
     """After one step Adam's first moment is a tenth of the gradient that it was given."""
     monkeypatch.setattr(ProtoValueNetwork, "max_gradient_norm", limit)
     pretrain(replace(config, steps=1), quiet=True)
@@ -238,13 +247,20 @@ def test_gradients_are_scaled_down_to_the_limit(config, monkeypatch, limit):
     assert given == pytest.approx(0.01 if limit == 0.01 else line["gradient_norm"], rel=1e-3)
 
 
-def test_half_of_the_memory_is_for_frames_and_half_for_batches(config, monkeypatch):
+def test_half_of_the_memory_is_for_frames_and_half_for_batches(
+    config: PvnConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked = []
     load = Dataset.load
-    monkeypatch.setattr(Dataset, "load", lambda self, budget: (asked.append(budget), load(self, budget))[1])
 
-    class Recorded(Prefetcher):
-        def __init__(self, make, steps, item_bytes, budget):
+    def noted(self: Any, budget: Any) -> bool:
+        asked.append(budget)
+        return load(self, budget)
+
+    monkeypatch.setattr(Dataset, "load", noted)
+
+    class Recorded(Prefetcher[Any]):
+        def __init__(self, make: Any, steps: Any, item_bytes: Any, budget: Any) -> None:
             asked.append((steps, item_bytes, budget))
             super().__init__(make, steps, item_bytes, budget)
 
@@ -254,14 +270,16 @@ def test_half_of_the_memory_is_for_frames_and_half_for_batches(config, monkeypat
 
 
 @pytest.mark.parametrize("wanted", [True, False])
-def test_the_encoder_is_compiled_where_that_is_asked_for(config, monkeypatch, wanted):
+def test_the_encoder_is_compiled_where_that_is_asked_for(
+    config: PvnConfig, monkeypatch: pytest.MonkeyPatch, wanted: bool
+) -> None:
     compiled = []
     monkeypatch.setattr(torch.nn.Module, "compile", lambda self: compiled.append(type(self).__name__))
     pretrain(replace(config, steps=1, compile=wanted), quiet=True)
     assert compiled == ["MinatarEncoder"] * wanted
 
 
-def test_freed_memory_is_kept(config, monkeypatch):
+def test_freed_memory_is_kept(config: PvnConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     """A third of a step's time: docs/decisions.md."""
     asked = []
     monkeypatch.setattr(loop, "keep_freed_memory", lambda: asked.append(True))
@@ -269,8 +287,8 @@ def test_freed_memory_is_kept(config, monkeypatch):
     assert asked == [True]
 
 
-def test_threads_are_set_and_recorded(config, tmp_path, monkeypatch):
-    asked = []
+def test_threads_are_set_and_recorded(config: PvnConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
     monkeypatch.setattr(torch, "set_num_threads", asked.append)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 7)
     pretrain(replace(config, steps=1, threads=5), quiet=True)
@@ -280,7 +298,7 @@ def test_threads_are_set_and_recorded(config, tmp_path, monkeypatch):
     assert (asked, read_run(paper.out)["config"]["threads"]) == ([5], 7), "PyTorch's choice"
 
 
-def test_the_command_says_what_there_is_now(data, tmp_path, capsys):
+def test_the_command_says_what_there_is_now(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run, flags = tmp_path / "run", "--tasks 3 --steps 1200 --batch-size 4 --log-every 600 --threads 1"
     assert main(f"pretrain --data {data} --out {run} {flags} --holdout {data}".split()) == 0
     done = read_run(run)["done"]
@@ -292,7 +310,7 @@ def test_the_command_says_what_there_is_now(data, tmp_path, capsys):
     ]
 
 
-def test_the_card_by_hand(config, data, tmp_path):
+def test_the_card_by_hand(config: PvnConfig, data: Path, tmp_path: Path) -> None:
     """What was made, how to load it, the command that makes it again, the data, and the numbers."""
     folder = tmp_path / "a folder"
     pretrain(replace(config, out=folder, steps=2, target_every=3), quiet=True)
@@ -319,7 +337,7 @@ def test_the_card_by_hand(config, data, tmp_path):
     assert f"| loss | {done['loss']:.6g} |" in rows
 
 
-def test_the_encoder_folder_stands_alone(config, data):
+def test_the_encoder_folder_stands_alone(config: PvnConfig, data: Path) -> None:
     pretrain(config, quiet=True)
     encoder = load_encoder(config.out)
     assert (encoder.num_features, encoder.observation_shape) == (128, (1, 10, 10, 4))
@@ -337,7 +355,7 @@ def test_the_encoder_folder_stands_alone(config, data):
     assert (about["encoder"], about["width"], about["num_features"]) == ("minatar", 1, 128)
 
 
-def test_the_indicators_are_saved_with_the_run(config, data):
+def test_the_indicators_are_saved_with_the_run(config: PvnConfig, data: Path) -> None:
     pretrain(config, quiet=True)
     opened = open_dataset(data)
     found = load_indicator(config.out / "indicator")
@@ -347,7 +365,7 @@ def test_the_indicators_are_saved_with_the_run(config, data):
     assert float(proportions.min()) == pytest.approx(read_run(config.out)["done"]["proportion_min"])
 
 
-def test_damaged_indicators_of_a_run_that_goes_on_are_written_again(config):
+def test_damaged_indicators_of_a_run_that_goes_on_are_written_again(config: PvnConfig) -> None:
     pretrain(config, quiet=True)
     path = config.out / "indicator" / "indicator.safetensors"
     whole = path.read_bytes()
@@ -356,10 +374,10 @@ def test_damaged_indicators_of_a_run_that_goes_on_are_written_again(config):
     assert path.read_bytes() == whole
 
 
-def test_a_non_finite_loss_stops_with_step_and_checkpoint(config, monkeypatch):
+def test_a_non_finite_loss_stops_with_step_and_checkpoint(config: PvnConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     real, calls = ProtoValueNetwork.loss, []
 
-    def explodes(self, sample):
+    def explodes(self: Any, sample: Any) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         calls.append(int(self.target.steps))
         loss, logged = real(self, sample)
         return (loss * torch.inf if int(self.target.steps) == 12 else loss), logged
@@ -370,7 +388,7 @@ def test_a_non_finite_loss_stops_with_step_and_checkpoint(config, monkeypatch):
     assert calls == list(range(13)), "at once"
 
 
-def test_a_loss_that_is_not_finite_names_the_data_set(config, data, tmp_path):
+def test_a_loss_that_is_not_finite_names_the_data_set(config: PvnConfig, data: Path, tmp_path: Path) -> None:
     shutil.copytree(data, tmp_path / "set")
     rewards = np.fromfile(tmp_path / "set/rewards.bin", fmt.REWARD)
     forge(tmp_path / "set", rewards=np.full_like(rewards, np.nan))
@@ -391,7 +409,9 @@ def test_a_loss_that_is_not_finite_names_the_data_set(config, data, tmp_path):
         ("method.encoder.dense.weight", lambda array: array + np.inf, "dense.weight: found numbers that are not"),
     ],
 )
-def test_a_checkpoint_whose_tensors_do_not_fit_is_named(config, name, change, expected):
+def test_a_checkpoint_whose_tensors_do_not_fit_is_named(
+    config: PvnConfig, name: str, change: Any, expected: str
+) -> None:
     """All checksums hold. Adam's fused step would read moments beyond their ends."""
     pretrain(replace(config, steps=2), quiet=True)
     (checkpoint,) = (config.out / "checkpoints").iterdir()
@@ -406,7 +426,7 @@ def test_a_checkpoint_whose_tensors_do_not_fit_is_named(config, name, change, ex
     assert expected in str(raised.value)
 
 
-def test_damaged_or_missing_encoders(config, tmp_path, monkeypatch):
+def test_damaged_or_missing_encoders(config: PvnConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match="no encoder here: config.json is missing"):
         load_encoder(tmp_path / "nowhere")
     monkeypatch.setattr(loop, "save_encoder", lambda *_: (_ for _ in ()).throw(Killed()))
@@ -446,7 +466,14 @@ def test_damaged_or_missing_encoders(config, tmp_path, monkeypatch):
         ("--out R --data D --device cuda", "--device: found cuda, expected cpu"),
     ],
 )
-def test_mistakes(flags, message, data, tmp_path, monkeypatch, capsys):
+def test_mistakes(
+    flags: str,
+    message: str,
+    data: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(["pretrain", *flags.replace("--data D", f"--data {data}").split()]) == 2
     error = capsys.readouterr().err
@@ -454,7 +481,7 @@ def test_mistakes(flags, message, data, tmp_path, monkeypatch, capsys):
     assert error.count("\n") == 1
 
 
-def test_a_method_of_another_data_set_is_refused(config, tmp_path):
+def test_a_method_of_another_data_set_is_refused(config: PvnConfig, tmp_path: Path) -> None:
     pretrain(config, quiet=True)
     collect(CollectConfig("minatar/breakout", tmp_path / "d2", steps=300, seed=5), quiet=True)
     with pytest.raises(UserError, match="another config: data_checksum"):
@@ -465,17 +492,19 @@ def test_a_method_of_another_data_set_is_refused(config, tmp_path):
     ("shape", "expected"),
     [((6,), r"found \(2, 6\), expected \(stack, H, W\)"), ((2, 3), r"found \(2, 2, 3\), expected frames of at least")],
 )
-def test_observations_that_no_encoder_takes_are_named_with_their_data_set(config, tmp_path, shape, expected):
+def test_observations_that_no_encoder_takes_are_named_with_their_data_set(
+    config: PvnConfig, tmp_path: Path, shape: tuple[Any, ...], expected: str
+) -> None:
     like = manifest(frame_shape=shape)
     write(tmp_path / "flat", [made_up(5, np.random.default_rng(0), like=like)], frame_shape=shape)
     with pytest.raises(UserError, match=f"^{tmp_path / 'flat'}: observation shape: {expected}"):
         pretrain(replace(config, data=(tmp_path / "flat",)), quiet=True)
 
 
-def test_every_method_has_a_help_text_with_an_example(capsys):
+def test_every_method_has_a_help_text_with_an_example(capsys: pytest.CaptureFixture[str]) -> None:
     assert set(method_names()) == {"bc", "cumulants", "laplacian", "pvn", "random", "reward", "spr"}
     for name in method_names():
-        assert issubclass(method_class(name).Config, loop.PretrainConfig)
+        assert issubclass(method_class(name).Config, PretrainConfig)
         with pytest.raises(SystemExit):
             main(["pretrain", "--method", name, "--help"])
         assert "Example: pvn pretrain" in capsys.readouterr().out

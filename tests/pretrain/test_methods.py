@@ -2,6 +2,8 @@
 
 import math
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,8 +14,8 @@ from protovalue.data.dataset import open_dataset
 from protovalue.data.sampler import Sampler
 from protovalue.encoder import load_encoder
 from protovalue.errors import UserError
+from protovalue.nets.encoders import make_encoder
 from protovalue.presets import resolved
-from protovalue.pretrain import base
 from protovalue.pretrain.loop import pretrain
 from protovalue.pretrain.methods import config_class, method_class, method_names
 from protovalue.randomness import Purpose, seeded
@@ -21,11 +23,16 @@ from protovalue.runs import read_metrics, read_run
 from tests.pretrain.helpers import atari_shaped
 
 DIAGNOSTICS = {"loss", "gradient_norm", "effective_rank", "dead_units", "feature_norm", "feature_rms"}
-SMALL = {"pvn": {"tasks": 3}, "cumulants": {"tasks": 3}, "laplacian": {"dimensions": 3}, "spr": {"channels": 4}}
+SMALL: dict[str, dict[str, Any]] = {
+    "pvn": {"tasks": 3},
+    "cumulants": {"tasks": 3},
+    "laplacian": {"dimensions": 3},
+    "spr": {"channels": 4},
+}
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory):
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("d")
     collect(CollectConfig("minatar/seaquest", folder / "minatar", steps=300), quiet=True)
     atari_shaped(folder / "atari")
@@ -34,10 +41,10 @@ def folders(tmp_path_factory):
 
 @pytest.mark.parametrize("kind", ["minatar", "atari"])
 @pytest.mark.parametrize("name", method_names())
-def test_on_minatar_and_on_atari(folders, tmp_path, name, kind):
+def test_on_minatar_and_on_atari(folders: Path, tmp_path: Path, name: str, kind: str) -> None:
     """Two steps with the small preset, but for the encoder and batch of the images."""
     cls, path = method_class(name), folders / kind
-    training = {} if name == "random" else {"steps": 2, "batch_size": 4, "log_every": 1}
+    training: dict[str, Any] = {} if name == "random" else {"steps": 2, "batch_size": 4, "log_every": 1}
     config = cls.Config(out=tmp_path / "run", data=(path,), **training, **SMALL.get(name, {}))
     if kind == "atari":
         config = replace(config, architecture="nature", threads=1)
@@ -62,19 +69,19 @@ def test_on_minatar_and_on_atari(folders, tmp_path, name, kind):
 
 
 @pytest.mark.parametrize("name", method_names())
-def test_all_start_from_the_same_encoder(folders, tmp_path, name):
+def test_all_start_from_the_same_encoder(folders: Path, tmp_path: Path, name: str) -> None:
     """The encoder as the first step finds it, by its parameters."""
     cls, data = method_class(name), open_dataset(folders / "minatar")
     config = cls.Config(out=tmp_path, seed=5, **SMALL.get(name, {}))
     method = cls(resolved(config, data.env_id), data, data.observation_shape, "cpu")
-    expected = base.make_encoder("minatar", data.observation_shape, 1, seeded(5, Purpose.ENCODER)).state_dict()
+    expected = make_encoder("minatar", data.observation_shape, 1, seeded(5, Purpose.ENCODER)).state_dict()
     found = method.encoder.state_dict()
     assert found.keys() == expected.keys()
     assert all(torch.equal(found[key], expected[key]) for key in expected)
 
 
 @pytest.mark.parametrize("name", [name for name in method_names() if name != "random"])
-def test_the_memory_of_a_sample_is_known(folders, tmp_path, name):
+def test_the_memory_of_a_sample_is_known(folders: Path, tmp_path: Path, name: str) -> None:
     """By the frames that it holds, in stacks of four; all else is small beside them."""
     cls, data = method_class(name), open_dataset(folders / "atari")
     config = cls.Config(out=tmp_path, architecture="nature", batch_size=3, **SMALL.get(name, {}))
@@ -96,18 +103,18 @@ def test_the_memory_of_a_sample_is_known(folders, tmp_path, name):
         (["--method"], "pvn"),  # what is missing is for the parser to say
     ],
 )
-def test_the_command_line_chooses_the_settings(args, name):
+def test_the_command_line_chooses_the_settings(args: list[Any], name: str) -> None:
     assert config_class(args) is method_class(name).Config
 
 
 @pytest.mark.parametrize("line", ["", "METHOD = 'bc'", "METHOD = dict", "METHOD = None"])
-def test_a_file_without_a_method_is_refused(tmp_path, line):
+def test_a_file_without_a_method_is_refused(tmp_path: Path, line: str) -> None:
     (tmp_path / "mine.py").write_text(line)
     with pytest.raises(UserError, match="mine.py defines no METHOD, expected a class that extends Method"):
         method_class(str(tmp_path / "mine.py"))
 
 
-def test_a_file_with_a_method(tmp_path):
+def test_a_file_with_a_method(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("from protovalue.pretrain.bc import BehaviourCloning as METHOD")
     assert method_class(str(tmp_path / "mine.py")) is method_class("bc")
     for name in ("nowhere.py", "."):

@@ -4,9 +4,13 @@ Sums have another order on another machine, so they agree to 1e-5 (seen with ATE
 MKL_CBWR=COMPATIBLE). Bit for bit is what `test_loop.py` asks for, of the same machine.
 """
 
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 
+from protovalue.data.dataset import Dataset
 from protovalue.pretrain.loop import pretrain
 from protovalue.pretrain.methods import method_class, method_names
 from protovalue.runs import read_checkpoint, read_metrics
@@ -29,21 +33,23 @@ PINNED = [
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory):
+def data(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
     folder = tmp_path_factory.mktemp("walk") / "set"
     return walks(folder, successors(open_grid(4, 4)), 40, 9, reward=lambda state: state / 10, ends=(15,))
 
 
-def norm(arrays):
+def norm(arrays: Any) -> float:
     return float(np.sqrt(sum((array.astype(np.float64) ** 2).sum() for array in arrays)))
 
 
-def test_every_method_is_here():
+def test_every_method_is_here() -> None:
     assert {name for name, *_ in PINNED} == set(method_names()) - {"random"}
 
 
 @pytest.mark.parametrize(("name", "settings", "loss", "learned", "moments"), PINNED, ids=str)
-def test_six_steps(data, tmp_path, name, settings, loss, learned, moments):
+def test_six_steps(
+    data: Dataset, tmp_path: Path, name: str, settings: Any, loss: Any, learned: Any, moments: Any
+) -> None:
     config = method_class(name).Config(
         out=tmp_path / "run", data=(data.folders[0].path,), method=name, architecture="minatar", steps=6, batch_size=16,
         learning_rate=1e-2, threads=1, log_every=6, **settings,

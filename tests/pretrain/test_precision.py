@@ -2,16 +2,20 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from protovalue.data.dataset import Dataset
 from protovalue.encoder import load_encoder
 from protovalue.errors import UserError
 from protovalue.nets.encoders import Encoder
 from protovalue.precision import choose_precision
 from protovalue.pretrain.bc import BcConfig
+from protovalue.pretrain.config import PretrainConfig
 from protovalue.pretrain.cumulants import CumulantsConfig
 from protovalue.pretrain.laplacian import LaplacianConfig
 from protovalue.pretrain.loop import pretrain, probe_of
@@ -25,7 +29,7 @@ from tests.pretrain.helpers import made, successors, walks
 
 END = 15
 LONG = {"gamma": 0.999}  # in bfloat16 this is 1
-CONFIGS = {
+CONFIGS: dict[str, tuple[type[PretrainConfig], dict[str, Any]]] = {
     "pvn": (PvnConfig, {"tasks": 3, "proportion": 0.3, **LONG}),
     "pvn max": (PvnConfig, {"tasks": 3, "proportion": 0.3, "backup": "max", **LONG}),
     "cumulants": (CumulantsConfig, {"tasks": 3, **LONG}),
@@ -37,13 +41,13 @@ CONFIGS = {
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory):
+def data(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
     folder = tmp_path_factory.mktemp("walk") / "set"
     return walks(folder, successors(open_grid(4, 4)), 40, 9, reward=lambda state: state / 10, ends=(END,))
 
 
 @pytest.fixture
-def config(request, data, tmp_path):
+def config(request: pytest.FixtureRequest, data: Dataset, tmp_path: Path) -> PretrainConfig:
     kind, settings = CONFIGS[request.param]
     return kind(
         out=tmp_path / "run", data=(data.folders[0].path,), architecture="minatar", batch_size=16, steps=1, threads=1,
@@ -51,28 +55,28 @@ def config(request, data, tmp_path):
     )  # fmt: skip
 
 
-def recorded(module):
+def recorded(module: Any) -> list[Any]:
     """Return a list that will hold what a module gives, in float64."""
     found = []
     module.register_forward_hook(lambda _, given, result: found.append(result.detach()))
     return found
 
 
-def doubles(tensors):
+def doubles(tensors: Any) -> list[Any]:
     return [tensor.numpy().astype(np.float64) for tensor in tensors]
 
 
-def linear(head, x):
+def linear(head: Any, x: Any) -> Any:
     return x @ head.weight.detach().numpy().T.astype(np.float64) + head.bias.detach().numpy()
 
 
-def values(heads, x):
+def values(heads: Any, x: Any) -> Any:
     """Return the values of all tasks and actions, (N, m, A)."""
     weight, bias = heads.weight.detach().numpy().astype(np.float64), heads.bias.detach().numpy()
     return np.einsum("nk,amk->nma", x, weight) + bias.T
 
 
-def task_values(method, sample, own, behind):
+def task_values(method: Any, sample: Any, own: Any, behind: Any) -> Any:
     (x,), (following,), action = own, behind, sample["action"].numpy()
     next_values = values(method.target["heads"], following)
     best = next_values.max(axis=2) if method.config.backup == "max" else next_values.mean(axis=2)
@@ -80,7 +84,7 @@ def task_values(method, sample, own, behind):
     return np.mean((target - values(method.heads, x)[np.arange(len(x)), :, action]) ** 2)
 
 
-def reward(method, sample, own, behind):
+def reward(method: Any, sample: Any, own: Any, behind: Any) -> Any:
     (x, following), (behind,), rows = own, behind, np.arange(16)
     choice = values(method.head, following)[:, 0].argmax(axis=1)
     best = values(method.target["head"], behind)[rows, 0, choice]
@@ -88,20 +92,20 @@ def reward(method, sample, own, behind):
     return np.mean((target - values(method.head, x)[rows, 0, sample["action"].numpy()]) ** 2)
 
 
-def bc(method, sample, own, behind):
+def bc(method: Any, sample: Any, own: Any, behind: Any) -> Any:
     scores = linear(method.head, own[0])
     chosen = scores[np.arange(16), sample["action"].numpy()]
     return np.mean(np.log(np.exp(scores).sum(axis=1)) - chosen)
 
 
-def laplacian(method, sample, own, behind):
+def laplacian(method: Any, sample: Any, own: Any, behind: Any) -> Any:
     f = linear(method.head, own[0])
     f, later = f[:16], f[16:]
     pairs = [(f[i] @ f[j]) ** 2 - f[i] @ f[i] - f[j] @ f[j] + 3 for i in range(16) for j in range(16) if i != j]
     return ((f - later) ** 2).sum(axis=1).mean() / 2 + np.mean(pairs)
 
 
-def spr(method, sample, own, behind):
+def spr(method: Any, sample: Any, own: Any, behind: Any) -> Any:
     """Projections of the two steps, expected and seen; the centre is the mean over the steps that exist."""
     valid = sample["valid"].numpy()
     both = [np.stack([linear(method.predictor, y) for y in own], 1), np.stack(behind, 1)]
@@ -113,18 +117,21 @@ def spr(method, sample, own, behind):
 ORACLES = {"pvn": task_values, "cumulants": task_values, "reward": reward, "bc": bc, "laplacian": laplacian, "spr": spr}
 
 
-def test_every_method_is_here():
+def test_every_method_is_here() -> None:
     assert {*ORACLES, "random"} == set(method_names())
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 @pytest.mark.parametrize("config", CONFIGS, indirect=True)
-def test_the_loss_is_that_of_its_features_in_float32(config, data, precision):
+def test_the_loss_is_that_of_its_features_in_float32(config: PretrainConfig, data: Dataset, precision: str) -> None:
     method = made(config, data)
     for parameter in method.parameters():  # so that target and network differ
         if not parameter.requires_grad:
             parameter.mul_(1.5)
-    module = (lambda encoder: encoder.dense) if config.method == "spr" else (lambda encoder: encoder)
+
+    def module(encoder: Any) -> Any:
+        return encoder.dense if config.method == "spr" else encoder
+
     own = recorded(module(method.encoder))
     behind = recorded(module(method.target["encoder"])) if hasattr(method, "target") else []
     sample = method.sample(0)
@@ -141,7 +148,7 @@ def test_the_loss_is_that_of_its_features_in_float32(config, data, precision):
 
 
 @pytest.mark.parametrize("config", CONFIGS, indirect=True)
-def test_the_loop_trains_in_bfloat16_and_looks_in_float32(config, data):
+def test_the_loop_trains_in_bfloat16_and_looks_in_float32(config: PretrainConfig, data: Dataset) -> None:
     """The logged loss is that of bfloat16 features; the statistics are those of the encoder as it will be used."""
     config = replace(config, precision="bfloat16")
     pretrain(config, quiet=True)
@@ -158,7 +165,7 @@ def test_the_loop_trains_in_bfloat16_and_looks_in_float32(config, data):
 
 
 @pytest.mark.parametrize("config", ["pvn", "spr"], indirect=True)
-def test_precision_is_for_a_while(config, data):
+def test_precision_is_for_a_while(config: PretrainConfig, data: Dataset) -> None:
     method = made(config, data)
     encoders = [module for module in method.modules() if isinstance(module, Encoder)]
     assert len(encoders) == 2
@@ -169,7 +176,7 @@ def test_precision_is_for_a_while(config, data):
 
 
 @pytest.mark.parametrize("config", ["bc"], indirect=True)
-def test_what_is_recorded_is_what_was_used(config):
+def test_what_is_recorded_is_what_was_used(config: PretrainConfig) -> None:
     """On a CPU auto is float32, on CUDA bfloat16. A run goes on in the precision that it was begun in."""
     pretrain(config, quiet=True)
     assert read_run(config.out)["config"]["precision"] == "float32"
@@ -179,6 +186,7 @@ def test_what_is_recorded_is_what_was_used(config):
     pretrain(replace(config, precision="float32", steps=2), quiet=True)
     with pytest.raises(UserError, match=r"another config: precision bfloat16 \(the run has float32\)"):
         pretrain(replace(config, precision="bfloat16", steps=3), quiet=True)
-    found = [choose_precision(one, device) for one, device in
-             [("auto", "cpu"), ("auto", "cuda"), ("float32", "cuda"), ("bfloat16", "cpu")]]  # fmt: skip
-    assert found == ["float32", "bfloat16", "float32", "bfloat16"]
+    assert choose_precision("auto", "cpu") == "float32"
+    assert choose_precision("auto", "cuda") == "bfloat16"
+    assert choose_precision("float32", "cuda") == "float32"
+    assert choose_precision("bfloat16", "cpu") == "bfloat16"

@@ -1,9 +1,11 @@
 """The paper's tables and every method's presets, typed out; and the limits of every setting."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from torch.optim.adam import Adam
 
 from protovalue.envs.registry import resolve
 from protovalue.errors import UserError
@@ -13,23 +15,25 @@ from protovalue.online.config import OnlineConfig
 from protovalue.presets import Preset, resolved
 from protovalue.pretrain.config import PretrainConfig
 from protovalue.pretrain.methods import method_class, method_names
+from protovalue.pretrain.pvn import PvnConfig
 from protovalue.pretrain.trainer import Trainer
 
 OUT = Path("run")
 
 
-def settings(name, env_id, **given):
+def settings(name: str, env_id: str, **given: Any) -> Any:  # of the class of its method
     cls = method_class(name)
     return resolved(cls.Config(out=OUT, method=name, **given), env_id)
 
 
-def optimizer_of(config):
-    method = torch.nn.Linear(1, 1)
+def optimizer_of(config: Any) -> Adam:
+    method: Any = torch.nn.Linear(1, 1)
+    nothing: Any = None
     method.config, method.steps = config, lambda: 1
-    return Trainer(method, None, None, "cpu").optimizer
+    return Trainer(method, nothing, nothing, "cpu").optimizer
 
 
-def test_the_paper_s_table_of_pretraining():
+def test_the_paper_s_table_of_pretraining() -> None:
     """'PVN Hyperparameters', in the paper's appendix, line by line; the encoder is its 8x Impala-CNN."""
     paper = settings("pvn", "atari/Pong", preset="paper", threshold="sgd")
     assert paper.tasks == 100, "Number of auxiliary tasks"
@@ -51,7 +55,7 @@ def test_the_paper_s_table_of_pretraining():
     assert make_encoder("impala", (4, 84, 84), 1, torch.Generator()).num_features * paper.width == 4096
 
 
-def test_the_paper_s_table_of_the_online_phase():
+def test_the_paper_s_table_of_the_online_phase() -> None:
     """'Online Hyperparameters'; frames are agent steps times the frame skip."""
     paper = resolved(OnlineConfig(env="atari/Pong", out=OUT, encoder="e", preset="paper"), "atari/Pong")
     assert (paper.head, paper.double, paper.prioritised) == ("dqn", False, False), "Update rule"
@@ -86,7 +90,7 @@ SHARED = {
 LAPLACIAN = {"dimensions": 100, "beta": 1.0, "ahead": 0.9}
 SPR = {"channels": 64, "shift": 4, "intensity": 0.05, "dropout": 0.0, "target_ema": 0.0, "center": "no"}
 SPR_GRID = {"channels": 64, "shift": 0, "intensity": 0.0, "dropout": 0.5, "target_ema": 0.99, "center": "no"}
-OWN = {
+OWN: dict[str, Any] = {
     "pvn": {
         "paper": {"tasks": 100, "proportion": 0.01, "target_ema": 0.99, "normalize": "no", "tasks_per_module": 10},
         "small": {"tasks": 100, "proportion": 0.01, "target_ema": 0.99, "normalize": "yes", "tasks_per_module": 10},
@@ -124,7 +128,7 @@ OWN = {
 
 @pytest.mark.parametrize("name", method_names())
 @pytest.mark.parametrize(("preset", "env_id"), SHARED)
-def test_every_preset_of_every_method(name, preset, env_id):
+def test_every_preset_of_every_method(name: str, preset: Any, env_id: Any) -> None:
     found = settings(name, env_id, preset=preset)
     shared = ("architecture", "width", "steps", "batch_size", "learning_rate", "threads")
     assert tuple(getattr(found, key) for key in shared) == SHARED[preset, env_id]
@@ -134,18 +138,18 @@ def test_every_preset_of_every_method(name, preset, env_id):
         assert getattr(found, key) == value, key
 
 
-def test_only_the_random_initialisation_does_without_data():
+def test_only_the_random_initialisation_does_without_data() -> None:
     assert [name for name in method_names() if not method_class(name).needs_data] == ["random"]
 
 
-def test_what_is_given_is_kept():
+def test_what_is_given_is_kept() -> None:
     given = {"architecture": "nature", "width": 3, "steps": 0, "batch_size": 7, "learning_rate": 0.5, "threads": 2}
     found = settings("spr", "minatar/breakout", **given, dropout=0.0, target_ema=0.0, shift=1, center="no")
     assert {name: getattr(found, name) for name in given} == given
     assert (found.dropout, found.target_ema, found.shift, found.center, found.channels) == (0.0, 0.0, 1, "no", 16)
 
 
-def test_a_method_s_own_preset_comes_before_the_common_one():
+def test_a_method_s_own_preset_comes_before_the_common_one() -> None:
     """By preset, then by family, each time the common one first."""
 
     class Own(PretrainConfig):
@@ -162,7 +166,7 @@ def test_a_method_s_own_preset_comes_before_the_common_one():
     assert (found.width, found.steps) == (8, 1_562_500)
 
 
-def test_a_proto_value_network_fills_in_only_what_applies():
+def test_a_proto_value_network_fills_in_only_what_applies() -> None:
     hashes = settings("pvn", "minatar/breakout", indicator="hash")
     assert (hashes.normalize, hashes.tasks_per_module, hashes.burn_in, hashes.proportion) == ("no", None, None, 0.05)
     copied = settings("pvn", "minatar/breakout", target_every=7)
@@ -175,7 +179,7 @@ def test_a_proto_value_network_fills_in_only_what_applies():
 SHARE = ([0, 0.5, 0.999], [-0.1, 1, 1.5])
 INSIDE = ([0.001, 0.5, 0.999], [0, 1, -0.1])
 COUNT = ([1, 2], [0, -1])
-LIMITS = {
+LIMITS: dict[str, dict[str, Any]] = {
     "random": {"width": COUNT, "steps": ([0, 1], [-1]), "batch_size": COUNT, "threads": COUNT, "log_every": COUNT,
                "checkpoint_every": COUNT, "memory": COUNT, "learning_rate": ([1e-9, 2.0], [0, -1]),
                "seed": ([0, 1], [-1])},
@@ -192,7 +196,7 @@ LIMITS = {
 
 
 @pytest.mark.parametrize(("name", "field"), [(name, field) for name, fields in LIMITS.items() for field in fields])
-def test_the_limits_of_every_setting(name, field):
+def test_the_limits_of_every_setting(name: str, field: Any) -> None:
     cls, (good, bad) = method_class(name).Config, LIMITS[name][field]
     for value in good:
         assert getattr(cls(out=OUT, **{field: value}), field) == value
@@ -202,7 +206,7 @@ def test_the_limits_of_every_setting(name, field):
 
 
 @pytest.mark.parametrize("name", method_names())
-def test_what_all_methods_share_is_checked_for_each(name):
+def test_what_all_methods_share_is_checked_for_each(name: str) -> None:
     with pytest.raises(UserError, match="--width: found 0, expected at least 1"):
         method_class(name).Config(out=OUT, width=0)
 
@@ -217,13 +221,13 @@ def test_what_all_methods_share_is_checked_for_each(name):
         ({"target_every": 3, "target_ema": 0.9}, "--target-ema: found 0.9, expected either it or --target-every"),
     ],
 )
-def test_settings_of_a_proto_value_network_that_do_not_go_together(given, flag):
+def test_settings_of_a_proto_value_network_that_do_not_go_together(given: dict[str, Any], flag: str) -> None:
     with pytest.raises(UserError, match=f"^{flag}"):
         method_class("pvn").Config(out=OUT, **given)
 
 
-def test_settings_of_a_proto_value_network_that_do():
-    config = method_class("pvn").Config
+def test_settings_of_a_proto_value_network_that_do() -> None:
+    config = PvnConfig
     assert config(out=OUT, threshold="sgd", burn_in=1).burn_in == 1
     assert config(out=OUT, indicator="hash", normalize="no").normalize == "no"
     assert config(out=OUT, indicator="rni", tasks_per_module=5, normalize="yes").tasks_per_module == 5

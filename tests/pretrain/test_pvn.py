@@ -1,14 +1,17 @@
 """The method itself: its loss by hand, and its predictions against the exact successor measure of its sets."""
 
 from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 import pytest
 import torch
 
 from protovalue.config import PRESET
+from protovalue.data.dataset import Dataset
 from protovalue.data.format import End
-from protovalue.indicators.precompute import IndicatorSpec, load_indicator
+from protovalue.indicators.precompute import IndicatorRewards, IndicatorSpec, indicator_rewards, load_indicator
 from protovalue.pretrain import pvn
 from protovalue.pretrain.loop import pretrain
 from protovalue.pretrain.pvn import PvnConfig
@@ -21,12 +24,12 @@ LAST, GAMMA = 9, 0.8
 
 
 @pytest.fixture
-def few(tmp_path):
+def few(tmp_path: Path) -> Dataset:
     return two_episodes(tmp_path / "few")
 
 
 @pytest.fixture
-def config(few, table, tmp_path):
+def config(few: Dataset, table: str, tmp_path: Path) -> PvnConfig:
     return PvnConfig(
         out=tmp_path / "run", data=(few.folders[0].path,), architecture=table, indicator="singletons", tasks=3,
         steps=3, batch_size=8, gamma=0.5, target_ema=0.75, threads=1,
@@ -34,7 +37,7 @@ def config(few, table, tmp_path):
 
 
 @pytest.mark.parametrize("backup", ["mean", "max"])
-def test_loss_by_hand(few, config, backup):
+def test_loss_by_hand(few: Dataset, config: PvnConfig, backup: Literal["mean", "max"]) -> None:
     """Every transition's targets from the two tables of predictions, one number at a time."""
     method = made(replace(config, backup=backup), few)
     rng = np.random.default_rng(0)
@@ -62,7 +65,7 @@ def test_loss_by_hand(few, config, backup):
     assert all(parameter.grad is None for parameter in method.target.parameters())
 
 
-def test_one_step_of_the_loop_by_hand(few, config):
+def test_one_step_of_the_loop_by_hand(few: Dataset, config: PvnConfig) -> None:
     """After a step the target has moved a quarter of the way from where the network was to where it is."""
     method = trained(replace(config, steps=1), few)
     start = made(config, few).heads.weight.detach()
@@ -72,14 +75,16 @@ def test_one_step_of_the_loop_by_hand(few, config):
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory):
+def data(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
     found = walks(tmp_path_factory.mktemp("world") / "set", AFTER, 80, 12, ends=(LAST,))
     assert min((found.ends == end).sum() for end in (End.TERMINATED, End.TRUNCATED)) > 20
     return found
 
 
 @pytest.mark.parametrize("backup", ["mean", "max"])
-def test_it_finds_the_exact_successor_measure_of_its_sets(data, table, tmp_path, backup):
+def test_it_finds_the_exact_successor_measure_of_its_sets(
+    data: Dataset, table: str, tmp_path: Path, backup: Literal["mean", "max"]
+) -> None:
     """Random networks draw the sets; their values are solved here from the world's transition matrix."""
     config = PvnConfig(
         out=tmp_path / "run", data=(data.folders[0].path,), architecture=table, tasks=5, proportion=0.3,
@@ -105,13 +110,14 @@ def test_it_finds_the_exact_successor_measure_of_its_sets(data, table, tmp_path,
     assert np.abs(learned - exact)[:, :LAST].max() < 0.01
 
 
-def test_the_indicator_is_what_the_config_says(few, config, monkeypatch):
+def test_the_indicator_is_what_the_config_says(
+    few: Dataset, config: PvnConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen = []
-    real = pvn.indicator_rewards
 
-    def recorded(data, spec, *rest):
+    def recorded(data: Any, spec: Any, *rest: Any) -> IndicatorRewards:
         seen.append((spec, rest))
-        return real(data, spec, *rest)
+        return indicator_rewards(data, spec, *rest)
 
     monkeypatch.setattr(pvn, "indicator_rewards", recorded)
     cache = config.out.parent / "own"
@@ -123,7 +129,7 @@ def test_the_indicator_is_what_the_config_says(few, config, monkeypatch):
     assert seen[0][1] == (cache, "cpu")
 
 
-def test_without_tasks_nothing_is_learned_or_written(few, config):
+def test_without_tasks_nothing_is_learned_or_written(few: Dataset, config: PvnConfig) -> None:
     empty = PvnConfig(out=config.out, data=config.data, architecture="table", tasks=0)
     pretrain(empty, quiet=True)
     assert read_run(config.out)["done"]["steps"] == 0
@@ -133,13 +139,13 @@ def test_without_tasks_nothing_is_learned_or_written(few, config):
     assert made(config, few).steps() == 3
 
 
-def test_the_summary_says_how_large_the_sets_are(few, config):
+def test_the_summary_says_how_large_the_sets_are(few: Dataset, config: PvnConfig) -> None:
     """Of the four states of transitions two are 0, one is 1 and one is 2."""
     found = made(config, few).finish()
     assert found == {"proportion_min": 0.25, "proportion_max": 0.5}
 
 
-def test_predictions_are_compared_with_rollouts(few, config):
+def test_predictions_are_compared_with_rollouts(few: Dataset, config: PvnConfig) -> None:
     """Only the first episode terminates: 0 by action 1, then 1 by action 0; gamma is 1/2.
 
     So the sums of task 0 are 1 and 0, those of task 1 are 1/2 and 1; task 2 is never met, and its correlation not

@@ -1,5 +1,7 @@
 """The random initialisation, with a data set and without one: README's command, and what its result is good for."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -14,7 +16,7 @@ from protovalue.pretrain.random import RandomConfig
 from protovalue.runs import read_run
 
 
-def test_from_an_environment_on_the_command_line(tmp_path, capsys):
+def test_from_an_environment_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Its features are looked at on 512 observations of a random policy: one number scales them for any agent."""
     run = tmp_path / "random"
     assert main(f"pretrain --method random --env minatar/space_invaders --out {run}".split()) == 0
@@ -42,7 +44,7 @@ def test_from_an_environment_on_the_command_line(tmp_path, capsys):
     assert 0.3 < np.sqrt(np.mean(obs**2)) < 3
 
 
-def test_with_data_the_features_are_looked_at_there(tmp_path):
+def test_with_data_the_features_are_looked_at_there(tmp_path: Path) -> None:
     collect(CollectConfig("minatar/breakout", tmp_path / "set", steps=300), quiet=True)
     data = protovalue.open_dataset(tmp_path / "set")
     pretrain(RandomConfig(out=tmp_path / "run", data=(tmp_path / "set",)), quiet=True)

@@ -1,11 +1,14 @@
 """The oracle: the optimal action values of a small MDP, found from walks of a random policy."""
 
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from protovalue.data.dataset import Dataset
 from protovalue.data.format import End
 from protovalue.pretrain.loop import pretrain
 from protovalue.pretrain.reward import RewardConfig
@@ -21,13 +24,13 @@ def reward_of(state: int) -> float:
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory):
+def data(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
     folder = tmp_path_factory.mktemp("mdp") / "set"
     return walks(folder, successors(open_grid(4, 4)), 300, 20, reward=reward_of, ends=(GOAL, PIT))
 
 
 @pytest.fixture
-def config(data, tmp_path):
+def config(data: Dataset, tmp_path: Path) -> RewardConfig:
     return RewardConfig(
         out=tmp_path / "run", data=(data.folders[0].path,), architecture="minatar", steps=1200, batch_size=64,
         learning_rate=2e-3, gamma=GAMMA, target_ema=0.95, threads=1,
@@ -38,7 +41,7 @@ OPTIONS = [{}, {"double": False}, {"huber": True}, {"clip_rewards": False}]
 
 
 @pytest.mark.parametrize("change", OPTIONS, ids=str)
-def test_loss_by_hand(table, tmp_path, change):
+def test_loss_by_hand(table: str, tmp_path: Path, change: Any) -> None:
     """0 -> 1 -> 2 by actions 1, 0 with rewards 0.5 and 5, where it terminates; 2 -> 0 by action 0, reward -3, cut."""
     first, second = ((0, 1, 2), (1, 0), (0.5, 5), End.TERMINATED), ((2, 0), (0,), (-3,), End.TRUNCATED)
     data = episodes(tmp_path / "few", first, second)
@@ -67,7 +70,9 @@ def test_loss_by_hand(table, tmp_path, change):
 
 
 @pytest.mark.parametrize(("encoder", "accuracy"), [("minatar", 0.05), ("table", 0.01)])
-def test_it_finds_the_optimal_values(data, config, table, encoder, accuracy):
+def test_it_finds_the_optimal_values(
+    data: Dataset, config: RewardConfig, table: str, encoder: str, accuracy: float
+) -> None:
     after = successors(open_grid(4, 4))
     clipped = np.clip([reward_of(state) for state in range(16)], -1, 1)
     going_on = np.array([state not in (GOAL, PIT) for state in range(16)])
@@ -90,7 +95,7 @@ def test_it_finds_the_optimal_values(data, config, table, encoder, accuracy):
     [{"gamma": 0.5}, {"clip_rewards": False}, {"double": False}, {"huber": True}, {"target_ema": 0.5}],
     ids=str,
 )
-def test_every_option_changes_the_result(config, tmp_path, change):
+def test_every_option_changes_the_result(config: RewardConfig, tmp_path: Path, change: dict[str, Any]) -> None:
     short = replace(config, steps=20)
     pretrain(short, quiet=True)
     pretrain(replace(short, out=tmp_path / "other", **change), quiet=True)
@@ -98,7 +103,7 @@ def test_every_option_changes_the_result(config, tmp_path, change):
     assert first != second
 
 
-def test_clipped_rewards_are_not_refused(data, config, tmp_path):
+def test_clipped_rewards_are_not_refused(data: Dataset, config: RewardConfig, tmp_path: Path) -> None:
     """Clipping twice is clipping once: a data set whose rewards are already clipped gives the same encoder."""
     after = successors(open_grid(4, 4))
     clipped = walks(

@@ -2,11 +2,14 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 import pytest
 import torch
 
+from protovalue.data.dataset import Dataset
 from protovalue.data.format import End
 from protovalue.encoder import load_encoder
 from protovalue.errors import UserError
@@ -22,12 +25,12 @@ from tests.pretrain.helpers import SIZE, atari_shaped, episodes, made, successor
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory):
+def data(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
     return walks(tmp_path_factory.mktemp("walk") / "set", successors(open_grid(4, 4)), 200, 12)
 
 
 @pytest.fixture
-def config(data, tmp_path):
+def config(data: Dataset, tmp_path: Path) -> SprConfig:
     return SprConfig(
         out=tmp_path / "run", data=(data.folders[0].path,), architecture="minatar", steps=250, batch_size=32,
         learning_rate=3e-3, channels=16, horizon=3, shift=0, intensity=0.0, dropout=0.0, target_ema=0.9, threads=1,
@@ -35,16 +38,16 @@ def config(data, tmp_path):
     )  # fmt: skip
 
 
-def conv(layer, x):
+def conv(layer: Any, x: Any) -> torch.Tensor:
     return torch.nn.functional.conv2d(x, layer.weight.double(), layer.bias.double(), padding=1)
 
 
-def scaled(rows):
+def scaled(rows: Any) -> torch.Tensor:
     """Move every row to the range from 0 to 1, one at a time; a constant one, as after an episode's end, to 0."""
     return torch.stack([(row - row.min()) / (row.max() - row.min() or 1.0) for row in rows])
 
 
-def augmented(sample, row, k):
+def augmented(sample: Any, row: Any, k: Any) -> Any:
     """Return observation k of a segment: rows and columns beyond the border are those of the border; then brighter."""
     picture = sample["frames"][row, k].double()
     height, width = picture.shape
@@ -56,7 +59,7 @@ def augmented(sample, row, k):
     return moved * sample["factor"][row, k]
 
 
-def latents(encoder, sample, k):
+def latents(encoder: Any, sample: Any, k: Any) -> Any:
     """Return the scaled latents (B, C, H, W) of the MinAtar encoder: one convolution without padding, ReLU."""
     x = torch.stack([augmented(sample, row, k) for row in range(len(sample["frames"]))])[:, None].double()
     layer = encoder.trunk.convs[0]
@@ -64,18 +67,18 @@ def latents(encoder, sample, k):
     return scaled(found.flatten(1)).view_as(found)
 
 
-def projected(encoder, z):
+def projected(encoder: Any, z: Any) -> Any:
     """Apply the dense layer, whose inputs are ordered by place first and channel last."""
     return z.permute(0, 2, 3, 1).flatten(1) @ encoder.dense.weight.T.double() + encoder.dense.bias.double()
 
 
-def unit_distance(y, z):
+def unit_distance(y: Any, z: Any) -> Any:
     return sum((a / y.norm() - b / z.norm()) ** 2 for a, b in zip(y, z, strict=True)).item()
 
 
 @pytest.mark.parametrize("center", ["yes", "no"])
 @torch.no_grad()
-def test_loss_by_hand(data, config, center):
+def test_loss_by_hand(data: Dataset, config: SprConfig, center: Literal["yes", "no"]) -> None:
     """The whole objective with augmentation and dropout in float64, in plain steps; target and network differ."""
     config = replace(config, batch_size=5, shift=1, intensity=0.1, dropout=0.25, center=center)
     method = made(config, data)
@@ -120,7 +123,7 @@ def test_loss_by_hand(data, config, center):
     assert logged["loss_of_other_states"].item() == pytest.approx(np.mean(others), rel=1e-4)
 
 
-def test_what_is_sampled(data, config):
+def test_what_is_sampled(data: Dataset, config: SprConfig) -> None:
     """Augmentation is drawn for each observation of each segment; a quarter of the latents is dropped."""
     method = made(replace(config, batch_size=200, shift=2, intensity=0.1, dropout=0.25), data)
     sample = method.sample(3)
@@ -141,7 +144,7 @@ def test_what_is_sampled(data, config):
     assert set(plain) == {"frames", "action", "valid"}
 
 
-def test_its_networks_are_as_large_as_the_config_says(data, config):
+def test_its_networks_are_as_large_as_the_config_says(data: Dataset, config: SprConfig) -> None:
     method = made(replace(config, channels=8, width=2, max_gradient_norm=3.0, target_ema=0.0), data)
     assert tuple(method.transition.first.weight.shape) == (16, 32 + 4, 3, 3)
     assert tuple(method.predictor.weight.shape) == (256, 256)
@@ -152,23 +155,23 @@ def test_its_networks_are_as_large_as_the_config_says(data, config):
     assert torch.equal(method.target["encoder"].dense.bias, method.encoder.dense.bias), "nothing of the target is kept"
 
 
-def test_it_cannot_be_compiled(tmp_path):
+def test_it_cannot_be_compiled(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="--compile: found it with --method spr, expected another method"):
         SprConfig(out=tmp_path, compile=True)
 
 
-def test_centered_by_hand():
+def test_centered_by_hand() -> None:
     """The mean of 1, 2 and 6 is 3; the 90 is of a step that does not exist."""
     x = torch.tensor([[[1.0], [2.0]], [[6.0], [90.0]]])
     found = centered(x, torch.tensor([[True, True], [True, False]]))
     assert found.flatten().tolist() == [-2, -1, 3, 87]
 
 
-def test_renormalize_by_hand():
+def test_renormalize_by_hand() -> None:
     assert renormalize(torch.tensor([[2.0, 4.0, 6.0], [5.0, 5.0, 5.0]])).tolist() == [[0, 0.5, 1], [0, 0, 0]]
 
 
-def test_shift_is_padding_by_replication_and_cropping():
+def test_shift_is_padding_by_replication_and_cropping() -> None:
     obs = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (3, 2, 5, 6), np.uint8))
     by = torch.tensor([[0, 0], [2, -3], [-1, 1]])
     padded = torch.nn.functional.pad(obs.float(), (3, 3, 3, 3), mode="replicate")
@@ -178,7 +181,7 @@ def test_shift_is_padding_by_replication_and_cropping():
     assert torch.equal(shifted(colours, by)[..., 1], shifted(obs, by))
 
 
-def test_transition_sees_the_action_and_gives_latents():
+def test_transition_sees_the_action_and_gives_latents() -> None:
     model = Transition(4, 3, 8, torch.Generator().manual_seed(0))
     z = torch.rand(2, 4, 5, 6, generator=torch.Generator().manual_seed(1))
     after = model(z, torch.tensor([0, 2]))
@@ -188,7 +191,7 @@ def test_transition_sees_the_action_and_gives_latents():
     assert not torch.allclose(after, model(z, torch.tensor([1, 2])))
 
 
-def shuffled(path, source):
+def shuffled(path: Any, source: Any) -> Dataset:
     """Write the same episodes with each one's frames in random order."""
     rng, made = np.random.default_rng(1), []
     for index in range(source.num_episodes):
@@ -198,7 +201,7 @@ def shuffled(path, source):
     return write(path, made, frame_shape=(SIZE, SIZE), frame_dtype="bool", stack=1, num_actions=4, env_options={})
 
 
-def test_it_beats_shuffled_time(data, config, tmp_path):
+def test_it_beats_shuffled_time(data: Dataset, config: SprConfig, tmp_path: Path) -> None:
     """In the grid the next state follows from state and action; with time shuffled there is nothing to predict."""
     pretrain(config, quiet=True)
     shuffled(tmp_path / "shuffled", data)
@@ -211,7 +214,7 @@ def test_it_beats_shuffled_time(data, config, tmp_path):
     assert read_run(config.out)["done"]["effective_rank"] > 5, "not by collapse: there are 16 states"
 
 
-def test_what_follows_an_episodes_end_counts_for_nothing(tmp_path, config):
+def test_what_follows_an_episodes_end_counts_for_nothing(tmp_path: Path, config: SprConfig) -> None:
     """One episode of two steps, K = 3: the third step's frames and action may be anything."""
     data = episodes(tmp_path / "one", ((0, 1, 2), (1, 2), (0, 0), End.TERMINATED), actions=4)
     method = trained(replace(config, data=(tmp_path / "one",), steps=1), data)
@@ -228,7 +231,7 @@ def test_what_follows_an_episodes_end_counts_for_nothing(tmp_path, config):
     assert not torch.equal(method.loss(sample)[0], before)
 
 
-def test_the_encoder_is_kept_with_its_projection(config, data, tmp_path):
+def test_the_encoder_is_kept_with_its_projection(config: SprConfig, data: Dataset, tmp_path: Path) -> None:
     method = trained(replace(config, steps=5), data)
     encoder = load_encoder(config.out)
     obs = method.sample(0)["frames"][:, :1]
@@ -249,7 +252,7 @@ def test_the_encoder_is_kept_with_its_projection(config, data, tmp_path):
     assert torch.allclose(load_encoder(config.out).features(obs), cut, atol=1e-6)
 
 
-def test_latents_keep_their_places():
+def test_latents_keep_their_places() -> None:
     """The planes that the latent model sees are those of the convolution, channel by channel."""
     from protovalue.pretrain.spr import _as_planes
 
@@ -272,7 +275,7 @@ def test_latents_keep_their_places():
     ],
     ids=str,
 )
-def test_every_option_changes_the_result(config, tmp_path, change):
+def test_every_option_changes_the_result(config: SprConfig, tmp_path: Path, change: dict[str, Any]) -> None:
     short = replace(config, steps=5)
     pretrain(short, quiet=True)
     pretrain(replace(short, out=tmp_path / "other", **change), quiet=True)
@@ -280,14 +283,14 @@ def test_every_option_changes_the_result(config, tmp_path, change):
     assert first != second
 
 
-def test_presets_augment_pixels_but_not_grids(tmp_path):
+def test_presets_augment_pixels_but_not_grids(tmp_path: Path) -> None:
     for game, expected in (("atari/Pong", (4, 0.05)), ("minatar/breakout", (0, 0.0))):
         for preset in ("paper", "small"):
             found = resolved(SprConfig(out=tmp_path, preset=preset), game)
             assert (found.shift, found.intensity) == expected
 
 
-def test_atari_shaped_augmentation_is_drawn_per_observation(tmp_path):
+def test_atari_shaped_augmentation_is_drawn_per_observation(tmp_path: Path) -> None:
     data = atari_shaped(tmp_path / "set")
     config = SprConfig(out=tmp_path / "run", data=(tmp_path / "set",), architecture="nature", steps=1, batch_size=6)
     method = trained(config, data)

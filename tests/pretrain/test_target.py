@@ -1,5 +1,7 @@
 """Target networks: each way of following by hand, over several steps and several modules."""
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -13,7 +15,7 @@ def linear(value: float) -> torch.nn.Linear:
     return made
 
 
-def test_a_moving_average_by_hand():
+def test_a_moving_average_by_hand() -> None:
     """From 1, three quarters of itself and a quarter of 5, then of 9: 2 and 3.75."""
     source, other = linear(1.0), linear(2.0)
     target = TargetNetwork({"net": source, "other": other}, ema=0.75)
@@ -30,7 +32,7 @@ def test_a_moving_average_by_hand():
     assert not any(parameter.requires_grad for parameter in target.parameters())
 
 
-def test_without_an_average_it_is_the_trained_one_of_each_step():
+def test_without_an_average_it_is_the_trained_one_of_each_step() -> None:
     source = linear(1.0)
     target = TargetNetwork({"net": source}, ema=0.0)
     torch.nn.init.constant_(source.weight, 5.0)
@@ -39,7 +41,7 @@ def test_without_an_average_it_is_the_trained_one_of_each_step():
     assert target["net"].weight.item() == 5.0
 
 
-def test_copies_every_third_step():
+def test_copies_every_third_step() -> None:
     source = linear(0.0)
     target = TargetNetwork({"net": source}, ema=None, every=3)
     seen = []
@@ -52,6 +54,6 @@ def test_copies_every_third_step():
 
 
 @pytest.mark.parametrize("given", [{"ema": None}, {"ema": 0.9, "every": 3}])
-def test_it_follows_in_one_way(given):
+def test_it_follows_in_one_way(given: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="either by a moving average or by copying"):
         TargetNetwork({"net": linear(0.0)}, **given)

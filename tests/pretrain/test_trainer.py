@@ -1,11 +1,15 @@
 """The trainer's public face: what `run` does is what its parts do, one after another."""
 
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+from protovalue.data.dataset import Dataset
 from protovalue.errors import UserError
+from protovalue.nets.layers import Dense
 from protovalue.pretrain.bc import BcConfig
 from protovalue.pretrain.loop import probe_of
 from protovalue.pretrain.trainer import Trainer
@@ -15,31 +19,31 @@ from tests.pretrain.helpers import made, successors, walks
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory):
+def data(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
     return walks(tmp_path_factory.mktemp("walk") / "set", successors(open_grid(4, 4)), 20, 9)
 
 
 @pytest.fixture
-def config(data, tmp_path):
+def config(data: Dataset, tmp_path: Path) -> BcConfig:
     return BcConfig(
         out=tmp_path / "run", data=(data.folders[0].path,), architecture="minatar", steps=5, batch_size=16, threads=1,
         log_every=2, checkpoint_every=3,
     )  # fmt: skip
 
 
-def trainer(config, data, run, device="cpu"):
+def trainer(config: Any, data: Any, run: Any, device: str = "cpu") -> Trainer:
     return Trainer(made(config, data), run, probe_of(data, data.env_id, "cpu"), device, quiet=True)
 
 
-def learned(folder):
+def learned(folder: Any) -> dict[Any, Any]:
     return {name: array.tobytes() for name, array in read_checkpoint(folder).tensors.items()}
 
 
-def logged(folder):
+def logged(folder: Any) -> list[Any]:
     return [{k: v for k, v in row.items() if k not in ("time", "samples_per_second")} for row in read_metrics(folder)]
 
 
-def test_step_by_step_is_a_run(config, data, tmp_path):
+def test_step_by_step_is_a_run(config: BcConfig, data: Dataset, tmp_path: Path) -> None:
     """Log lines at 2, 4 and the end, checkpoints at 3 and the end; by hand, and gone on from a checkpoint, the same."""
     with Run.open(config.out, {}) as run:
         whole = trainer(config, data, run)
@@ -57,6 +61,7 @@ def test_step_by_step_is_a_run(config, data, tmp_path):
         one.save()
     with Run.open(tmp_path / "hand", {}) as run:
         other = trainer(config, data, run)
+        assert run.resumed_from is not None
         other.restore(run.resumed_from)
         assert other.taken == 3
         for step in (3, 4):
@@ -69,7 +74,7 @@ def test_step_by_step_is_a_run(config, data, tmp_path):
     assert "samples_per_second" not in whole.summary()
 
 
-def test_metrics_are_of_the_last_step_and_write_nothing(config, data):
+def test_metrics_are_of_the_last_step_and_write_nothing(config: BcConfig, data: Dataset) -> None:
     with Run.open(config.out, {}) as run:
         one = trainer(config, data, run)
         sample = one.method.sample(0)
@@ -83,7 +88,9 @@ def test_metrics_are_of_the_last_step_and_write_nothing(config, data):
 
 
 @pytest.mark.parametrize("look", ["log", "save", "metrics"])
-def test_away_from_the_cpu_a_loss_is_looked_at_when_something_is_written(config, data, look):
+def test_away_from_the_cpu_a_loss_is_looked_at_when_something_is_written(
+    config: BcConfig, data: Dataset, look: str
+) -> None:
     """To look at it in every step would be to wait for the device; the first bad step is named all the same."""
     with Run.open(config.out, {}) as run:
         one = trainer(config, data, run, device="cpu:0")  # the same place by another name
@@ -91,18 +98,27 @@ def test_away_from_the_cpu_a_loss_is_looked_at_when_something_is_written(config,
         one.step(sample)
         one.save()
         with torch.no_grad():
-            one.method.head.weight.fill_(torch.nan)
+            head = one.method.head
+            assert isinstance(head, Dense)
+            head.weight.fill_(torch.nan)
         one.step(sample)
         one.step(sample)
         with pytest.raises(UserError, match="the loss of step 2 is not finite; the checkpoint of step 1 is good"):
             getattr(one, look)()
 
 
-def test_precision_that_was_left_open_is_that_of_the_device(config, data, monkeypatch):
+def test_precision_that_was_left_open_is_that_of_the_device(
+    config: BcConfig, data: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
     used = []
     with Run.open(config.out, {}) as run:
         one = trainer(replace(config, precision="auto"), data, run)
         real = one.method.in_precision
-        monkeypatch.setattr(one.method, "in_precision", lambda precision: (used.append(precision), real(precision))[1])
+
+        def noted(precision: Any) -> Any:
+            used.append(precision)
+            return real(precision)
+
+        monkeypatch.setattr(one.method, "in_precision", noted)
         one.step(one.method.sample(0))
     assert used == ["float32"]

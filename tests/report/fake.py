@@ -189,7 +189,7 @@ def of_scores(scores: Mapping[str, Mapping[str, np.ndarray]], references: Sequen
     """A report that has nothing but returns (P, S) by method and environment, and the paper's numbers beside them."""
     envs = tuple(dict.fromkeys(env for games in scores.values() for env in games))
     per_game = tuple(
-        GameScore(env, method, mean_interval(games[env]), None, *games[env].shape, episodes=100)
+        GameScore(env, method, mean_interval(games[env]), None, len(games[env]), games[env].shape[1], episodes=100)
         for env in envs
         for method, games in scores.items()
         if env in games

@@ -4,6 +4,8 @@ import csv
 import re
 from pathlib import Path
 
+import pytest
+
 from protovalue.report import rendering, tables
 from protovalue.report.page import write_page
 from tests.report import fake
@@ -11,7 +13,7 @@ from tests.report import fake
 DOCUMENT = Path(__file__).parents[2] / "docs" / "adding-a-report-column.md"
 
 
-def test_the_documents_column_is_in_every_format(tmp_path, monkeypatch):
+def test_the_documents_column_is_in_every_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (line,) = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
     columns = (*tables.FEATURE_COLUMNS, *eval(f"({line})", vars(tables)))
     monkeypatch.setattr(tables, "FEATURE_COLUMNS", columns)

@@ -19,7 +19,7 @@ MESSAGE = f"NO BROWSER FOUND: the report's page was not driven; install one of {
 
 
 @pytest.fixture(scope="module")
-def running(tmp_path_factory) -> Iterator[Browser]:
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     if chromium.find() is None:
         with warnings.catch_warnings():
             warnings.simplefilter("default")
@@ -30,7 +30,7 @@ def running(tmp_path_factory) -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="module")
-def page(tmp_path_factory) -> Path:
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("report")
     return write_page(fake.report(folder), folder / "index.html")
 
@@ -48,10 +48,13 @@ def tab(running: Browser, page: Path) -> Iterator[Tab]:
 def column(tab: Tab, table: str, index: int) -> list[str]:
     """The texts of a column, without intervals."""
     cells = f"[...document.querySelectorAll('#{table} tbody tr')].map(row => row.cells[{index}])"
-    return tab.evaluate(f"{cells}.map(cell => cell.querySelector('a, b')?.textContent ?? cell.textContent.trim())")
+    found: list[str] = tab.evaluate(
+        f"{cells}.map(cell => cell.querySelector('a, b')?.textContent ?? cell.textContent.trim())"
+    )
+    return found
 
 
-def test_complaints_are_heard(running: Browser, tmp_path: Path):
+def test_complaints_are_heard(running: Browser, tmp_path: Path) -> None:
     """The silence that the other tests ask for means something."""
     bad = tmp_path / "bad.html"
     bad.write_text("<img src='http://127.0.0.1:9/x.png'><script>console.error('said'); nowhere();</script>")
@@ -63,12 +66,12 @@ def test_complaints_are_heard(running: Browser, tmp_path: Path):
     assert "network: http://127.0.0.1:9/x.png" in heard
 
 
-def test_titles_do_not_run(tab: Tab):
+def test_titles_do_not_run(tab: Tab) -> None:
     assert tab.evaluate("document.title") == f"Two games {fake.INJECTION}"
     assert tab.evaluate("document.querySelector('h1').textContent") == f"Two games {fake.INJECTION}"
 
 
-def test_a_header_sorts_its_column(tab: Tab):
+def test_a_header_sorts_its_column(tab: Tab) -> None:
     random = METHODS.index(fake.RANDOM) + 1
     head = f"#returns-table th:nth-child({random + 1})"
     sorted_by = f"document.querySelector('{head}').getAttribute('aria-sort')"
@@ -89,7 +92,7 @@ def test_a_header_sorts_its_column(tab: Tab):
     assert column(tab, "returns-table", 0) == [*reversed(ENVS)]
 
 
-def test_what_has_no_value_sorts_last(tab: Tab):
+def test_what_has_no_value_sorts_last(tab: Tab) -> None:
     head = "#returns-table th:last-child"
     for way in ("descending", "ascending"):
         tab.click(f"{head} button")
@@ -97,7 +100,7 @@ def test_what_has_no_value_sorts_last(tab: Tab):
         assert column(tab, "returns-table", 4) == ["123.4", ""]
 
 
-def test_returns_or_scores(tab: Tab):
+def test_returns_or_scores(tab: Tab) -> None:
     shown = "[...document.querySelectorAll('table.games')].filter(t => t.offsetParent !== null).map(t => t.id).join()"
     assert tab.evaluate(shown) == "returns-table"
     tab.click("label[for=as-scores]")
@@ -114,7 +117,8 @@ def frame_shown(tab: Tab) -> bytes:
 def rings(tab: Tab) -> list[list[float]]:
     """Where the states are ringed, in every picture of the first game."""
     circles = "[...document.querySelector('.explorer').querySelectorAll('.here')]"
-    return tab.evaluate(f"{circles}.map(ring => [ring.cx.baseVal.value, ring.cy.baseVal.value])")
+    found: list[list[float]] = tab.evaluate(f"{circles}.map(ring => [ring.cx.baseVal.value, ring.cy.baseVal.value])")
+    return found
 
 
 def at_state(tab: Tab, state: int) -> None:
@@ -126,7 +130,7 @@ def at_state(tab: Tab, state: int) -> None:
     np.testing.assert_allclose(rings(tab), both, atol=0.06)
 
 
-def test_pointing_at_a_state_shows_its_frame(tab: Tab):
+def test_pointing_at_a_state_shows_its_frame(tab: Tab) -> None:
     at_state(tab, 0)
     tab.hover(".explorer figure:nth-of-type(1) g circle:nth-of-type(5)")
     at_state(tab, 4)
@@ -135,7 +139,7 @@ def test_pointing_at_a_state_shows_its_frame(tab: Tab):
     assert tab.evaluate("document.querySelectorAll('.explorer')[1].dataset.state") == "0"  # another game
 
 
-def test_keys_and_slider_move_through_the_episode(tab: Tab):
+def test_keys_and_slider_move_through_the_episode(tab: Tab) -> None:
     tab.evaluate("document.querySelector('.explorer svg').focus()")
     for _ in range(3):
         tab.press("ArrowRight")
@@ -148,13 +152,13 @@ def test_keys_and_slider_move_through_the_episode(tab: Tab):
     at_state(tab, 3)
 
 
-def test_a_tap_shows_the_frame(tab: Tab):
+def test_a_tap_shows_the_frame(tab: Tab) -> None:
     tab.view(375, mobile=True)
     tab.tap(".explorer figure:nth-of-type(1) g circle:nth-of-type(8)")
     at_state(tab, 7)
 
 
-def test_a_number_leads_to_its_commands(tab: Tab):
+def test_a_number_leads_to_its_commands(tab: Tab) -> None:
     command = "#made-0-0 pre"
     assert tab.evaluate(f"document.querySelector('{command}').checkVisibility()") is False
     tab.click("#returns-table tbody tr:first-child td a")
@@ -164,7 +168,7 @@ def test_a_number_leads_to_its_commands(tab: Tab):
 
 
 @pytest.mark.parametrize("width", [320, 375, 768, 1280])
-def test_the_page_does_not_scroll_sideways(tab: Tab, width):
+def test_the_page_does_not_scroll_sideways(tab: Tab, width: int) -> None:
     tab.view(width, mobile=width < 500)
     tab.evaluate("document.querySelectorAll('details').forEach(one => { one.open = true; })")
     tab.wait(f"innerWidth === {width}")
@@ -183,7 +187,7 @@ def luminance(tab: Tab) -> float:
     return float(np.asarray(Image.open(io.BytesIO(tab.screenshot())).convert("L")).mean())
 
 
-def test_light_and_dark(tab: Tab):
+def test_light_and_dark(tab: Tab) -> None:
     colour = "getComputedStyle(document.querySelector('{}')).{}"
     light = [tab.evaluate(colour.format("body", name)) for name in ("color", "backgroundColor")]
     bright = luminance(tab)
@@ -211,7 +215,7 @@ def contrast(one: str, other: str) -> float:
     return (high + 0.05) / (low + 0.05)
 
 
-def test_printed(tab: Tab):
+def test_printed(tab: Tab) -> None:
     tab.view(800, dark=True, media="print")
     tab.wait("matchMedia('print').matches")
     assert tab.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"

@@ -4,6 +4,8 @@ import csv
 import json
 import shutil
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,15 +24,15 @@ from tests.report import made
 ENV, OTHER = "minatar/breakout", "minatar/freeway"
 
 
-def files(folder):
+def files(folder: Any) -> dict[Any, Any]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 @pytest.fixture(scope="module")
-def study(tmp_path_factory):
+def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two games, two encoders each of PVN and BC, DQN, random actions in one game only."""
     folder = tmp_path_factory.mktemp("study")
-    cells = []
+    cells: list[dict[str, Any]] = []
     for e, env in enumerate((ENV, OTHER)):
         for method, level in (("pvn", 6.0), ("bc", 3.0)):
             for seed in (0, 1):
@@ -49,13 +51,13 @@ def study(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def out(study, tmp_path_factory):
+def out(study: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("out") / "report"
     assert main(["report", str(study), "--out", str(folder), "--features", "none", "--draws", "200"]) == 0
     return folder
 
 
-def test_every_part_is_written(out):
+def test_every_part_is_written(out: Path) -> None:
     assert set(files(out)) == {
         "index.html",
         *(
@@ -71,7 +73,7 @@ def test_every_part_is_written(out):
     }
 
 
-def test_numbers_by_hand(out):
+def test_numbers_by_hand(out: Path) -> None:
     with (out / "tables/games.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     # Encoders' means 7 and 8: mean 7.5, standard error 0.5, t of one degree of freedom 12.706.
@@ -84,7 +86,9 @@ def test_numbers_by_hand(out):
     assert float(table["BC"]["Mean"]) == pytest.approx(0.35)
 
 
-def test_the_same_runs_give_the_same_bytes_and_the_headline_is_printed(study, out, tmp_path, capsys):
+def test_the_same_runs_give_the_same_bytes_and_the_headline_is_printed(
+    study: Path, out: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["report", str(study), "--out", str(tmp_path), "--features", "none", "--draws", "200"]) == 0
     assert files(tmp_path) == files(out)
     printed = capsys.readouterr().out
@@ -96,7 +100,7 @@ def test_the_same_runs_give_the_same_bytes_and_the_headline_is_printed(study, ou
     assert str(tmp_path / "index.html") in printed
 
 
-def test_another_report_in_the_same_folder_leaves_nothing_of_the_first(study, out, tmp_path):
+def test_another_report_in_the_same_folder_leaves_nothing_of_the_first(study: Path, out: Path, tmp_path: Path) -> None:
     folder = tmp_path / "report"
     shutil.copytree(out, folder)
     (folder / "mine.txt").write_text("kept")
@@ -112,14 +116,14 @@ def test_another_report_in_the_same_folder_leaves_nothing_of_the_first(study, ou
     }
 
 
-def test_versions_that_differ_between_methods_are_said(tmp_path, capsys):
+def test_versions_that_differ_between_methods_are_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made.run(tmp_path / "r", ENV, [1.0], "random:minatar:1")
     made.run(tmp_path / "d", ENV, [1.0], versions={"protovalue": "0.0.9", "torch": "2.13.0"})
     assert main(["report", str(tmp_path), "--out", str(tmp_path / "o"), "--features", "none"]) == 0
     assert "note: the runs were made with several versions of protovalue: 0.0.9, 0.1.0" in capsys.readouterr().out
 
 
-def test_a_method_may_be_called_anything(tmp_path):
+def test_a_method_may_be_called_anything(tmp_path: Path) -> None:
     folder = tmp_path / "study"
     made.run(folder / "online/r", ENV, [1.0, 2.0], "random:minatar:1")
     cell = {"env": ENV, "method": "random", "seeds": [0, 1], "run": "online/r", "encoder": None}
@@ -128,7 +132,7 @@ def test_a_method_may_be_called_anything(tmp_path):
     assert r"a $\foo$ b_{2} $" in (tmp_path / "o/index.html").read_text()
 
 
-def test_the_paper_s_aggregates(capsys):
+def test_the_paper_s_aggregates(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", "--paper"]) == 0
     line = next(row for row in capsys.readouterr().out.splitlines() if row.startswith("PVN"))
     numbers = [float(word.rstrip("*")) for word in line.split()[2:]]
@@ -146,7 +150,9 @@ def test_the_paper_s_aggregates(capsys):
         ("report good --out file", "--out: file is a file, expected a folder"),
     ],
 )
-def test_bad_input_is_one_line_and_writes_nothing(words, expected, tmp_path, monkeypatch, capsys):
+def test_bad_input_is_one_line_and_writes_nothing(
+    words: str, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").write_text("")
@@ -160,19 +166,19 @@ def test_bad_input_is_one_line_and_writes_nothing(words, expected, tmp_path, mon
 
 
 @pytest.fixture(scope="module")
-def real(tmp_path_factory):
+def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Real agents, hardly trained: two random encoders, and DQN."""
     folder = tmp_path_factory.mktemp("real")
-    small = {"seeds": "0,1", "steps": 60, "replay_min": 20, "replay_size": 50}
+    small: dict[str, Any] = {"seeds": "0,1", "steps": 60, "replay_min": 20, "replay_size": 50}
     for seed in (0, 1):
         config = OnlineConfig(env=ENV, out=folder / f"on-{seed}", encoder=f"random:minatar:1:{seed}", **small)
         evaluate_run(EvaluateConfig(train_online(config, quiet=True), 2), quiet=True)
-    config = DqnConfig(env=ENV, out=folder / "dqn", **small)
-    evaluate_run(EvaluateConfig(train_dqn(config, quiet=True), 2), quiet=True)
+    whole = DqnConfig(env=ENV, out=folder / "dqn", **small)
+    evaluate_run(EvaluateConfig(train_dqn(whole, quiet=True), 2), quiet=True)
     return folder
 
 
-def test_features_of_real_encoders_are_drawn_and_measured(real, tmp_path):
+def test_features_of_real_encoders_are_drawn_and_measured(real: Path, tmp_path: Path) -> None:
     assert main(["report", str(real), "--out", str(tmp_path)]) == 0
     (game,) = json.loads((tmp_path / "mds.json").read_text())["games"]
     assert game["env"] == ENV
@@ -197,7 +203,7 @@ def test_features_of_real_encoders_are_drawn_and_measured(real, tmp_path):
     }
 
 
-def test_looking_at_the_first_encoder_alone(real):
+def test_looking_at_the_first_encoder_alone(real: Path) -> None:
     looked = look(read_results([real]), "first", quiet=True)
     assert [one.encoders for one in looked.features] == [1, 1]
     assert looked.galleries[0].frames[0].startswith(b"\x89PNG")
@@ -205,7 +211,7 @@ def test_looking_at_the_first_encoder_alone(real):
     assert "best agent of dqn" in looked.galleries[0].player
 
 
-def test_agents_of_several_runs_on_one_encoder_are_found_where_they_are(real, tmp_path):
+def test_agents_of_several_runs_on_one_encoder_are_found_where_they_are(real: Path, tmp_path: Path) -> None:
     config = OnlineConfig(
         env=ENV, out=tmp_path / "more", encoder="random:minatar:1:0", seeds="5", steps=60, replay_min=20, replay_size=50
     )
@@ -220,7 +226,7 @@ def test_agents_of_several_runs_on_one_encoder_are_found_where_they_are(real, tm
     assert looked.galleries[0].player.startswith("the best agent of random")
 
 
-def test_an_agent_that_is_gone_gives_a_note_and_random_actions(real, tmp_path):
+def test_an_agent_that_is_gone_gives_a_note_and_random_actions(real: Path, tmp_path: Path) -> None:
     shutil.copytree(real / "on-0", tmp_path / "r")
     shutil.rmtree(tmp_path / "r" / "checkpoints")
     looked = look(read_results([tmp_path]), quiet=True)

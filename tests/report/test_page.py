@@ -7,6 +7,7 @@ import re
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -41,7 +42,7 @@ class Page(HTMLParser):
         self.feed(self.source)
         assert not self._open
 
-    def handle_starttag(self, tag, attrs):
+    def handle_starttag(self, tag: Any, attrs: Any) -> None:
         given = {name: value or "" for name, value in attrs}
         self.addresses += [given[name] for name in ("src", "href") if name in given]
         self.handlers += [name for name in given if name.startswith("on")]
@@ -63,11 +64,11 @@ class Page(HTMLParser):
         if tag not in VOID:
             self._open.append(tag)
 
-    def handle_endtag(self, tag):
+    def handle_endtag(self, tag: Any) -> None:
         if tag not in VOID:
             assert self._open.pop() == tag
 
-    def handle_data(self, data):
+    def handle_data(self, data: Any) -> None:
         words = " ".join(data.split())
         if "script" in self._open:
             kind, text = self.scripts[-1]
@@ -83,13 +84,13 @@ class Page(HTMLParser):
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory) -> tuple[Report, Page]:
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Report, Page]:
     folder = tmp_path_factory.mktemp("report")
     report = fake.report(folder)
     return report, Page(write_page(report, folder / "index.html"))
 
 
-def test_sections_and_structure(made):
+def test_sections_and_structure(made: tuple[Report, Page]) -> None:
     _, page = made
     assert page.headings == [
         "Over all games", "Game by game", "Training curves", "Geometry of the features", "Features in numbers",
@@ -102,7 +103,7 @@ def test_sections_and_structure(made):
     assert page.source.startswith("<!doctype html>")
 
 
-def test_titles_and_files_of_the_user_are_text(made):
+def test_titles_and_files_of_the_user_are_text(made: tuple[Report, Page]) -> None:
     _, page = made
     assert INJECTION not in page.source
     assert INJECTION in page.text  # the parser undoes the escaping: a reader sees it as it was written
@@ -116,7 +117,7 @@ def test_titles_and_files_of_the_user_are_text(made):
     assert allowed[1] == page_module._hash(code[0])
 
 
-def test_a_file_that_ends_the_script_stays_inside(tmp_path: Path):
+def test_a_file_that_ends_the_script_stays_inside(tmp_path: Path) -> None:
     """The names of environments also stand in JSON inside a script element."""
     report = fake.report(tmp_path)
     evil = "</script><img src=x onerror=alert(1)>"
@@ -127,13 +128,13 @@ def test_a_file_that_ends_the_script_stays_inside(tmp_path: Path):
     assert [one["env"] for one in data] == [evil]
 
 
-def test_a_colour_is_a_colour(tmp_path: Path):
+def test_a_colour_is_a_colour(tmp_path: Path) -> None:
     report = fake.report(tmp_path)
     report = replace(report, colours={PVN: "red; background: url(http://example.org)"})
     assert "example.org" not in write_page(report, tmp_path / "index.html").read_text()
 
 
-def test_nothing_comes_from_a_network(made):
+def test_nothing_comes_from_a_network(made: tuple[Report, Page]) -> None:
     _, page = made
     outside = [a for a in page.addresses if not a.startswith(("data:", "#"))]
     assert outside == ["per-game.csv", "per-game.md", "per-game.tex", "https://openreview.net/forum?id=oGDKSt9JrZi"]
@@ -142,7 +143,7 @@ def test_nothing_comes_from_a_network(made):
     assert "default-src 'none'" in page.source
 
 
-def test_numbers_of_the_game_table(made):
+def test_numbers_of_the_game_table(made: tuple[Report, Page]) -> None:
     _, page = made
     head, *rows = page.tables["returns-table"]
     assert [cell["text"] for cell in head] == ["Game", *METHODS, "paper: PVN"]
@@ -164,7 +165,7 @@ def test_numbers_of_the_game_table(made):
     assert [float(cell["data-value"]) for cell in scores[1][1:]] == [5.125 / 50, 1.75 / 50, 9.5 / 50]
 
 
-def test_numbers_of_the_aggregates(made):
+def test_numbers_of_the_aggregates(made: tuple[Report, Page]) -> None:
     _, page = made
     head, pvn, random, dqn = page.tables["aggregate-table"]
     assert [cell["text"] for cell in head] == ["Method", "Median", "IQM", "Mean", "Optimality gap", "Stands on"]
@@ -177,7 +178,7 @@ def test_numbers_of_the_aggregates(made):
     assert not any(cell["bold"] for row in (random, dqn) for cell in row)
 
 
-def test_numbers_of_features_and_costs(made):
+def test_numbers_of_features_and_costs(made: tuple[Report, Page]) -> None:
     _, page = made
     rows = page.tables["feature-table"][1:]
     assert len(rows) == 4
@@ -204,7 +205,7 @@ def test_numbers_of_features_and_costs(made):
     ]  # 3725 s, 62 s and 7322 s
 
 
-def test_times_that_were_not_recorded_are_said(tmp_path: Path):
+def test_times_that_were_not_recorded_are_said(tmp_path: Path) -> None:
     full = fake.report(tmp_path)
     assert "stages, one after another: 1 h 30 min." in Page(write_page(full, tmp_path / "a.html")).text
     results = replace(full.results, stages_without_time=1, attempts_without_time=2)
@@ -212,7 +213,7 @@ def test_times_that_were_not_recorded_are_said(tmp_path: Path):
     assert "It lacks the time of 1 finished stage and 2 attempts whose end was not recorded" in text
 
 
-def test_the_probability_of_improvement_is_shown(tmp_path: Path):
+def test_the_probability_of_improvement_is_shown(tmp_path: Path) -> None:
     full = fake.report(tmp_path)
     assert "improvement-table" not in Page(write_page(full, tmp_path / "a.html")).tables
     better = {RANDOM: Estimate(0.75, 0.5, 0.875), DQN: Estimate(0.25)}
@@ -224,7 +225,7 @@ def test_the_probability_of_improvement_is_shown(tmp_path: Path):
     assert f"a run of {PVN} scores higher" in page.text
 
 
-def test_a_lone_method_is_not_the_best(tmp_path: Path):
+def test_a_lone_method_is_not_the_best(tmp_path: Path) -> None:
     full = fake.report(tmp_path)
     several = write_page(full, tmp_path / "a.html").read_text()
     table = several.split('id="aggregate-table"')[1].split("</table>")[0]
@@ -234,7 +235,7 @@ def test_a_lone_method_is_not_the_best(tmp_path: Path):
     assert "<b>" not in page.split('id="aggregate-table"')[1].split("</table>")[0]
 
 
-def test_missing_runs_are_named(made):
+def test_missing_runs_are_named(made: tuple[Report, Page]) -> None:
     report, page = made
     rows = page.tables["missing-table"][1:]
     assert [[cell["text"] for cell in row] for row in rows] == [
@@ -245,7 +246,7 @@ def test_missing_runs_are_named(made):
     assert len(report.results.missing) == 2
 
 
-def test_every_number_leads_to_what_made_it(made):
+def test_every_number_leads_to_what_made_it(made: tuple[Report, Page]) -> None:
     report, page = made
     links = re.findall(r'<a href="#(made-\d-\d)">', page.source)
     assert len(links) == 2 * 6  # six results, as returns and as scores
@@ -260,7 +261,7 @@ def test_every_number_leads_to_what_made_it(made):
     assert "one note & another" in page.text
 
 
-def test_the_explorer_has_every_frame_and_point(made):
+def test_the_explorer_has_every_frame_and_point(made: tuple[Report, Page]) -> None:
     report, page = made
     data = [json.loads(text) for kind, text in page.scripts if kind == "application/json"]
     assert [one["env"] for one in data] == list(ENVS)
@@ -284,7 +285,7 @@ def test_the_explorer_has_every_frame_and_point(made):
     assert "Figure curves-1" in page.text
 
 
-def test_what_has_no_room_is_named(tmp_path: Path, monkeypatch):
+def test_what_has_no_room_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     report = fake.report(tmp_path)
     (tmp_path / "profiles.svg").write_bytes(b"<svg" + bytes(200_000))
     (tmp_path / "profiles.png").write_bytes(bytes(150_000))
@@ -303,7 +304,7 @@ def test_what_has_no_room_is_named(tmp_path: Path, monkeypatch):
     assert sources["Figure aggregates"].startswith("data:image/svg")
 
 
-def test_a_page_with_little_in_it(tmp_path: Path):
+def test_a_page_with_little_in_it(tmp_path: Path) -> None:
     """Runs without a scale, a study or an encoder: sections without contents are not there."""
     full = fake.report(tmp_path)
     results = replace(full.results, missing=(), file=None, cells=full.results.cells[:1], title="Runs", name="Runs")
@@ -320,7 +321,7 @@ def test_a_page_with_little_in_it(tmp_path: Path):
     assert "scores-table" not in page.tables
 
 
-def test_headline_over_games(tmp_path: Path):
+def test_headline_over_games(tmp_path: Path) -> None:
     report = fake.report(tmp_path)
     assert headline(report) == (
         "Over 2 games, PVN (RNI) has the highest interquartile mean (IQM) of normalised scores among features learned "
@@ -341,7 +342,7 @@ def test_headline_over_games(tmp_path: Path):
     assert headline(alone).endswith("There is nothing to compare it with.")
 
 
-def test_headline_of_a_few_games(tmp_path: Path):
+def test_headline_of_a_few_games(tmp_path: Path) -> None:
     report = replace(fake.report(tmp_path), aggregates=())
     first = (
         "In minatar/breakout, PVN (RNI) has the highest mean return among features learned without reward: 5.12 (95% "
@@ -359,7 +360,7 @@ def test_headline_of_a_few_games(tmp_path: Path):
     assert headline(replace(report, per_game=())) == "No method has a result yet."
 
 
-def test_headline_of_many_games(tmp_path: Path):
+def test_headline_of_many_games(tmp_path: Path) -> None:
     """Two copies of each game. Only in the first do intervals settle who is best."""
     report = replace(fake.report(tmp_path), aggregates=())
     envs = (*ENVS, "gym/c", "gym/d")
@@ -382,11 +383,11 @@ def test_headline_of_many_games(tmp_path: Path):
     [(0.0, "0.00"), (-0.001, "0.00"), (-0.254, "\N{MINUS SIGN}0.25"), (9.949, "9.95"), (9.96, "10.0"),
      (12345.6, "12,346"), (99.6, "100"), (math.nan, "\N{EN DASH}")],
 )  # fmt: skip
-def test_numbers_in_words(value, text):
+def test_numbers_in_words(value: Any, text: str) -> None:
     assert short(value) == text
 
 
-def test_intervals_and_times_in_words():
+def test_intervals_and_times_in_words() -> None:
     assert interval(Estimate(150.0, 5.04, 295.0)) == "5 to 295"  # the decimals of the point
     assert interval(Estimate(1.0, math.nan, math.nan)) == ""
     assert [duration(s) for s in (0.44, 12.3, 59.7, 600, 3599, 7260, 200_000)] == [

@@ -18,7 +18,7 @@ EXPECTED = {
 }
 
 
-def test_all_seven_columns_and_four_statistics():
+def test_all_seven_columns_and_four_statistics() -> None:
     found = paper_aggregates()
     assert list(found) == list(EXPECTED)
     for method, numbers in EXPECTED.items():
@@ -26,7 +26,7 @@ def test_all_seven_columns_and_four_statistics():
         assert not any(found[method][name].has_interval for name in STATISTICS)
 
 
-def test_the_table_shows_them_and_says_what_they_are():
+def test_the_table_shows_them_and_says_what_they_are() -> None:
     table = paper_report()
     for row, (method, numbers) in zip(table.rows, EXPECTED.items(), strict=True):
         assert [cell.text for cell in row] == [method, *(f"{number:.3f}" for number in numbers)]
@@ -36,7 +36,7 @@ def test_the_table_shows_them_and_says_what_they_are():
     assert "mean over the whole training curve of Dopamine's TensorFlow DQN" in table.note
 
 
-def test_it_prints_in_a_terminal():
+def test_it_prints_in_a_terminal() -> None:
     text = rendering.plain(paper_report())
     lines = text.splitlines()
     assert "PVN (RNI)               0.410*   0.414*   1.488*           0.714*" in lines

@@ -2,6 +2,8 @@
 
 import json
 import shutil
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,14 +16,14 @@ from tests.report import made
 ENV = "minatar/breakout"
 
 
-def two_encoders(folder, **settings):
+def two_encoders(folder: Any, **settings: Any) -> Any:
     for seed, returns in ((0, [1.0, 3.0]), (1, [5.0, 7.0])):
         encoder = made.encoder(folder / f"pretrain/pvn-{seed}", seed=seed, tasks=50, **settings)
         made.run(folder / f"online/pvn-{seed}", ENV, returns, encoder)
     return folder
 
 
-def test_loose_runs_become_cells(tmp_path):
+def test_loose_runs_become_cells(tmp_path: Path) -> None:
     two_encoders(tmp_path)
     made.run(tmp_path / "online/random", ENV, [0.0, 1.0], "random:minatar:2:3")
     made.run(tmp_path / "dqn", ENV, [9.0, 11.0], width=4)
@@ -41,14 +43,14 @@ def test_loose_runs_become_cells(tmp_path):
     assert [cell.settings["method"] for cell in results.cells] == ["dqn", "pvn", "pvn", "random"]
 
 
-def test_a_training_curve_has_gaps_where_no_episode_ended(tmp_path):
+def test_a_training_curve_has_gaps_where_no_episode_ended(tmp_path: Path) -> None:
     made.run(tmp_path / "r", ENV, [3.0, 6.0], "random:minatar:1")
     (cell,) = read_results([tmp_path / "r"]).cells
     np.testing.assert_array_equal(cell.curve_steps, [1000, 2000, 3000])
     np.testing.assert_array_equal(cell.curve, [[np.nan, 2, 3], [2, 4, 6]])
 
 
-def test_cells_with_different_numbers_of_agents_are_cut_to_what_all_have(tmp_path):
+def test_cells_with_different_numbers_of_agents_are_cut_to_what_all_have(tmp_path: Path) -> None:
     made.run(tmp_path / "a", ENV, [1.0, 2.0, 3.0], "random:minatar:1:0")
     made.run(tmp_path / "b", ENV, [4.0, 5.0], "random:minatar:1:1")
     results = read_results([tmp_path])
@@ -56,12 +58,12 @@ def test_cells_with_different_numbers_of_agents_are_cut_to_what_all_have(tmp_pat
     assert results.notes == (f"random in {ENV}: its encoders have 2 to 3 agents; the first 2 of each count",)
 
 
-def test_atari_is_human_normalised(tmp_path):
+def test_atari_is_human_normalised(tmp_path: Path) -> None:
     made.run(tmp_path / "r", "atari/Pong", [1.0], "random:impala:1")
     assert read_results([tmp_path]).normalise == "human"
 
 
-def test_loose_runs_of_other_settings_or_versions_are_other_methods(tmp_path):
+def test_loose_runs_of_other_settings_or_versions_are_other_methods(tmp_path: Path) -> None:
     two_encoders(tmp_path / "few", proportion=0.05)
     two_encoders(tmp_path / "many", proportion=0.01)
     results = read_results([tmp_path])
@@ -76,7 +78,7 @@ def test_loose_runs_of_other_settings_or_versions_are_other_methods(tmp_path):
     assert "version.protovalue" in found.notes[0]
 
 
-def test_encoders_of_another_precision_are_another_method(tmp_path):
+def test_encoders_of_another_precision_are_another_method(tmp_path: Path) -> None:
     """What a run records is the precision that it used; the device, a place, tells nothing apart."""
     for precision, device in (("float32", "cpu"), ("bfloat16", "cuda")):
         two_encoders(tmp_path / precision, precision=precision, device=device)
@@ -90,13 +92,13 @@ def test_encoders_of_another_precision_are_another_method(tmp_path):
         read_results([made.study(tmp_path, cells)])
 
 
-def test_two_games_may_have_different_budgets(tmp_path):
+def test_two_games_may_have_different_budgets(tmp_path: Path) -> None:
     made.run(tmp_path / "a", ENV, [1.0], "random:minatar:1:0", batch_size=32)
     made.run(tmp_path / "b", "minatar/freeway", [1.0], "random:minatar:1:0", batch_size=64)
     assert read_results([tmp_path]).methods == ("random",)
 
 
-def test_what_is_not_finished_is_missing_with_the_reason(tmp_path):
+def test_what_is_not_finished_is_missing_with_the_reason(tmp_path: Path) -> None:
     made.run(tmp_path / "good", ENV, [1.0], "random:minatar:1:0")
     made.run(tmp_path / "half", ENV, [1.0], "random:minatar:1:1", done=False)
     made.run(tmp_path / "unseen", ENV, [1.0], "random:minatar:1:2", evaluated=False)
@@ -107,7 +109,7 @@ def test_what_is_not_finished_is_missing_with_the_reason(tmp_path):
     }
 
 
-def test_nothing_to_report_on_is_said(tmp_path):
+def test_nothing_to_report_on_is_said(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no finished, evaluated run to report on$"):
         read_results([tmp_path])
     made.run(tmp_path / "half", ENV, [1.0], "random:minatar:1:1", done=False)
@@ -115,7 +117,7 @@ def test_nothing_to_report_on_is_said(tmp_path):
         read_results([tmp_path])
 
 
-def test_what_is_no_folder_is_named(tmp_path):
+def test_what_is_no_folder_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="nowhere: found no folder"):
         read_results([tmp_path / "nowhere"])
     (tmp_path / "file").write_text("")
@@ -123,13 +125,13 @@ def test_what_is_no_folder_is_named(tmp_path):
         read_results([tmp_path / "file"])
 
 
-def test_an_encoder_that_is_gone_is_named(tmp_path):
+def test_an_encoder_that_is_gone_is_named(tmp_path: Path) -> None:
     made.run(tmp_path / "r", ENV, [1.0], tmp_path / "gone")
     with pytest.raises(UserError, match="gone: found no encoder there"):
         read_results([tmp_path])
 
 
-def test_a_damaged_evaluation_is_named(tmp_path):
+def test_a_damaged_evaluation_is_named(tmp_path: Path) -> None:
     made.run(tmp_path / "r", ENV, [1.0], "random:minatar:1")
     path = tmp_path / "r" / "evaluation.json"
     path.write_text(path.read_text().replace("1.0", "9.0"))
@@ -137,10 +139,10 @@ def test_a_damaged_evaluation_is_named(tmp_path):
         read_results([tmp_path])
 
 
-def a_study(folder, **fields):
+def a_study(folder: Any, **fields: Any) -> tuple[list[dict[str, Any]], Path]:
     two_encoders(folder)
     made.run(folder / "dqn/d", ENV, [10.0, 12.0])
-    cells = [
+    cells: list[dict[str, Any]] = [
         {"env": ENV, "method": "pvn", "tasks": 50, "pretraining_seed": seed, "seeds": [0, 1],
          "encoder": f"pretrain/pvn-{seed}", "run": f"online/pvn-{seed}"}
         for seed in (0, 1)
@@ -149,7 +151,7 @@ def a_study(folder, **fields):
     return cells, made.study(folder, cells, **fields)
 
 
-def test_a_study_is_read_with_its_titles_order_and_commands(tmp_path):
+def test_a_study_is_read_with_its_titles_order_and_commands(tmp_path: Path) -> None:
     write_json(tmp_path / "random.json", made.played(ENV, [0.25]))
     _, folder = a_study(tmp_path, random_policy={ENV: "random.json", "minatar/freeway": "not/there.json"})
     results = read_results([folder])
@@ -162,14 +164,14 @@ def test_a_study_is_read_with_its_titles_order_and_commands(tmp_path):
     np.testing.assert_array_equal(results.scores()["PVN"][ENV], [[1, 3], [5, 7]])
 
 
-def test_widths_and_tasks_are_told_apart_where_they_vary(tmp_path):
+def test_widths_and_tasks_are_told_apart_where_they_vary(tmp_path: Path) -> None:
     cells, folder = a_study(tmp_path)
     cells[1] = {**cells[1], "tasks": 10}
     made.study(folder, cells)
     assert read_results([folder]).methods == ("PVN, 50 tasks", "PVN, 10 tasks", "DQN")
 
 
-def test_times_are_summed_over_attempts_and_failures_named(tmp_path):
+def test_times_are_summed_over_attempts_and_failures_named(tmp_path: Path) -> None:
     _, folder = a_study(tmp_path)
     events = [
         {"stage": "online/pvn-0", "event": "interrupted", "seconds": 10.0},
@@ -186,7 +188,7 @@ def test_times_are_summed_over_attempts_and_failures_named(tmp_path):
     assert [cell.seconds for cell in results.cells] == [15.0, 6.0]
 
 
-def test_a_study_that_has_not_begun_says_so(tmp_path):
+def test_a_study_that_has_not_begun_says_so(tmp_path: Path) -> None:
     made.study(tmp_path, [{"env": ENV, "method": "pvn", "seeds": [0], "run": "online/r"}])
     with pytest.raises(
         UserError, match=r"no finished, evaluated run to report on \(PVN in minatar/breakout: not begun"
@@ -194,7 +196,7 @@ def test_a_study_that_has_not_begun_says_so(tmp_path):
         read_results([tmp_path])
 
 
-def test_runs_of_one_method_with_other_settings_in_a_study_are_refused(tmp_path):
+def test_runs_of_one_method_with_other_settings_in_a_study_are_refused(tmp_path: Path) -> None:
     cells, folder = a_study(tmp_path)
     made.run(folder / "online/odd", ENV, [1.0, 1.0], folder / "pretrain/pvn-1", batch_size=64)
     made.study(folder, [*cells, {**cells[1], "run": "online/odd"}])
@@ -219,7 +221,7 @@ OWN_DATA_SETS = "every encoder of a game learned from a data set of its own: int
         ([5], []),  # has no interval
     ],
 )  # fmt: skip
-def test_the_report_says_what_data_the_intervals_are_over(tmp_path, data_seeds, notes):
+def test_the_report_says_what_data_the_intervals_are_over(tmp_path: Path, data_seeds: list[Any], notes: Any) -> None:
     cells = []
     for seed, data_seed in enumerate(data_seeds):
         made.run(tmp_path / f"online/{seed}", ENV, [1.0], made.encoder(tmp_path / f"pretrain/{seed}", seed=seed))
@@ -232,7 +234,7 @@ def test_the_report_says_what_data_the_intervals_are_over(tmp_path, data_seeds, 
     assert [cell.data_seed for cell in results.cells] == data_seeds
 
 
-def variants(folder, *envs):
+def variants(folder: Any, *envs: Any) -> list[dict[str, Any]]:
     """Write a study in which DQN plays with more sticky actions than two other methods."""
     cells = []
     for env in envs:
@@ -248,7 +250,7 @@ def variants(folder, *envs):
     return cells
 
 
-def test_methods_of_a_study_may_play_variants_and_the_report_says_which(tmp_path):
+def test_methods_of_a_study_may_play_variants_and_the_report_says_which(tmp_path: Path) -> None:
     cells = variants(tmp_path, ENV, "minatar/freeway")
     results = read_results([made.study(tmp_path, cells)])
     said = "sticky is 0.25 for DQN and 0.1 for the others"
@@ -257,7 +259,7 @@ def test_methods_of_a_study_may_play_variants_and_the_report_says_which(tmp_path
     assert results.notes == (f"methods play different variants of {ENV}: {said}",)
 
 
-def test_encoders_of_one_method_in_a_study_may_not(tmp_path):
+def test_encoders_of_one_method_in_a_study_may_not(tmp_path: Path) -> None:
     cells = variants(tmp_path, ENV)
     encoder = made.encoder(tmp_path / "pretrain/odd", seed=1)
     made.run(tmp_path / "online/odd", ENV, [1.0], encoder, evaluation={"env_options": {"sticky": 0.2}})
@@ -266,7 +268,7 @@ def test_encoders_of_one_method_in_a_study_may_not(tmp_path):
         read_results([tmp_path])
 
 
-def test_methods_of_a_study_that_were_evaluated_differently_are_refused(tmp_path):
+def test_methods_of_a_study_that_were_evaluated_differently_are_refused(tmp_path: Path) -> None:
     cells = variants(tmp_path, ENV)
     path = tmp_path / cells[-1]["run"] / "evaluation.json"
     write_json(path, {**made.played(ENV, [2.0]), "epsilon": 0.05})
@@ -274,7 +276,7 @@ def test_methods_of_a_study_that_were_evaluated_differently_are_refused(tmp_path
         read_results([made.study(tmp_path, cells)])
 
 
-def test_agents_of_several_runs_on_one_encoder_are_one_cell(tmp_path):
+def test_agents_of_several_runs_on_one_encoder_are_one_cell(tmp_path: Path) -> None:
     made.run(tmp_path / "a", ENV, [3.0, 6.0], "random:minatar:1:0")
     made.run(tmp_path / "b", ENV, [9.0], "random:minatar:1:0", seeds=[2])
     made.run(tmp_path / "c", ENV, [1.0, 1.0, 1.0], "random:minatar:1:1")
@@ -286,7 +288,7 @@ def test_agents_of_several_runs_on_one_encoder_are_one_cell(tmp_path):
     assert results.notes == ()
 
 
-def test_the_same_agents_twice_are_refused(tmp_path):
+def test_the_same_agents_twice_are_refused(tmp_path: Path) -> None:
     made.run(tmp_path / "a", ENV, [3.0, 6.0], "random:minatar:1:0")
     made.run(tmp_path / "b", ENV, [3.0], "random:minatar:1:0", seeds=[1])
     with pytest.raises(UserError, match=r"b: has the same encoder, settings and agent seed 1 as .*a, expected every"):
@@ -298,13 +300,13 @@ def test_the_same_agents_twice_are_refused(tmp_path):
         read_results([tmp_path / "dqn"])
 
 
-def test_end_to_end_agents_of_other_settings_are_not_the_same(tmp_path):
+def test_end_to_end_agents_of_other_settings_are_not_the_same(tmp_path: Path) -> None:
     made.run(tmp_path / "a", ENV, [3.0], gamma=0.9)
     made.run(tmp_path / "b", ENV, [3.0], gamma=0.99)
     assert read_results([tmp_path]).methods == ("dqn, gamma 0.9", "dqn, gamma 0.99")
 
 
-def test_a_study_below_a_folder_of_runs_is_refused(tmp_path):
+def test_a_study_below_a_folder_of_runs_is_refused(tmp_path: Path) -> None:
     a_study(tmp_path / "x/study")
     made.run(tmp_path / "r", ENV, [1.0], "random:minatar:1")
     with pytest.raises(UserError, match=r"x/study: found a study among loose runs, expected `pvn report .*x/study`"):
@@ -315,7 +317,7 @@ def test_a_study_below_a_folder_of_runs_is_refused(tmp_path):
     assert len(read_results([tmp_path / "z"]).cells) == 1
 
 
-def test_encoders_that_are_the_same_count_once_in_a_study(tmp_path):
+def test_encoders_that_are_the_same_count_once_in_a_study(tmp_path: Path) -> None:
     """As those of method random do, which learns nothing from the data sets of two data seeds."""
     cells, folder = a_study(tmp_path)
     made.run(folder / "online/again", ENV, [1.5, 3.5], folder / "pretrain/pvn-0")
@@ -335,7 +337,9 @@ def test_encoders_that_are_the_same_count_once_in_a_study(tmp_path):
         ({"env_options": {"sticky": 0.25}}, "random, sticky 0.25"),
     ],
 )
-def test_loose_runs_that_were_evaluated_otherwise_are_other_methods(tmp_path, evaluation, name):
+def test_loose_runs_that_were_evaluated_otherwise_are_other_methods(
+    tmp_path: Path, evaluation: dict[str, Any], name: str
+) -> None:
     made.run(tmp_path / "a", ENV, [1.0], "random:minatar:1:0")
     made.run(tmp_path / "b", ENV, [9.0], "random:minatar:1:1", evaluation=evaluation)
     made.run(tmp_path / "d", ENV, [5.0])
@@ -345,14 +349,14 @@ def test_loose_runs_that_were_evaluated_otherwise_are_other_methods(tmp_path, ev
     assert methods[0] != "dqn"  # it too says how it was evaluated
 
 
-def test_a_run_that_went_on_after_its_evaluation_is_missing(tmp_path):
+def test_a_run_that_went_on_after_its_evaluation_is_missing(tmp_path: Path) -> None:
     made.run(tmp_path / "a", ENV, [1.0], "random:minatar:1:0")
     made.run(tmp_path / "b", ENV, [1.0], "random:minatar:1:1", evaluation={"steps": 1_500})
     (missing,) = read_results([tmp_path]).missing
     assert missing.reason == f"{tmp_path / 'b'}: evaluated at step 1,500 of 3,000"
 
 
-def test_architectures_are_told_apart(tmp_path):
+def test_architectures_are_told_apart(tmp_path: Path) -> None:
     made.run(tmp_path / "a", ENV, [1.0], "random:minatar:1")
     made.run(tmp_path / "b", ENV, [1.0], "random:nature:1")
     made.run(tmp_path / "c", ENV, [1.0])
@@ -365,7 +369,7 @@ def test_architectures_are_told_apart(tmp_path):
     )  # fmt: skip
 
 
-def test_data_of_loose_encoders_are_told_apart_and_data_seeds_of_a_study_are_not(tmp_path):
+def test_data_of_loose_encoders_are_told_apart_and_data_seeds_of_a_study_are_not(tmp_path: Path) -> None:
     encoders = [made.encoder(tmp_path / f"pretrain/{i}", seed=i, data_checksum=letter * 64) for i, letter in
                 enumerate("ab")]  # fmt: skip
     for i, encoder in enumerate(encoders):
@@ -378,7 +382,7 @@ def test_data_of_loose_encoders_are_told_apart_and_data_seeds_of_a_study_are_not
     assert read_results([made.study(tmp_path, cells)]).methods == ("PVN",)
 
 
-def test_every_version_that_a_run_or_its_encoder_saw_counts(tmp_path):
+def test_every_version_that_a_run_or_its_encoder_saw_counts(tmp_path: Path) -> None:
     old = {"protovalue": "0.0.9", "torch": "2.13.0"}
     made.run(tmp_path / "a", ENV, [1.0], "random:minatar:1:0")
     made.run(tmp_path / "b", ENV, [1.0], "random:minatar:1:1", versions=[old, made.VERSIONS])
@@ -392,14 +396,14 @@ def test_every_version_that_a_run_or_its_encoder_saw_counts(tmp_path):
     assert methods == ("pvn, pretrained with protovalue 0.0.9", "pvn, pretrained with protovalue 0.1.0")
 
 
-def test_runs_with_the_games_of_the_package_are_not_mixed_with_ours(tmp_path):
+def test_runs_with_the_games_of_the_package_are_not_mixed_with_ours(tmp_path: Path) -> None:
     for seed, games in enumerate(("1.0.15", "protovalue-1")):
         versions = {**made.VERSIONS, "minatar": games}
         made.run(tmp_path / games, "minatar/breakout", [1.0], f"random:minatar:1:{seed}", versions=versions)
     assert read_results([tmp_path]).methods == ("random, minatar 1.0.15", "random, minatar protovalue-1")
 
 
-def test_versions_that_a_study_mixes_are_refused(tmp_path):
+def test_versions_that_a_study_mixes_are_refused(tmp_path: Path) -> None:
     _, folder = a_study(tmp_path)
     path = folder / "online/pvn-1/config.json"
     fields = json.loads(path.read_text())
@@ -409,7 +413,7 @@ def test_versions_that_a_study_mixes_are_refused(tmp_path):
         read_results([folder])
 
 
-def with_expect(folder, cells, **expect):
+def with_expect(folder: Any, cells: Any, **expect: Any) -> None:
     """Add the stages that evaluate the runs of a study, with what they are expected to hold."""
     cells = [{**cell, "stages": [cell["run"], f"evaluate/{cell['run']}"]} for cell in cells]
     made.study(folder, cells)
@@ -442,7 +446,7 @@ def with_expect(folder, cells, **expect):
         ({"steps": 30}, "evaluated at step 30 of 3,000"),
     ],
 )
-def test_what_a_study_did_not_evaluate_so_is_missing(tmp_path, evaluation, reason):
+def test_what_a_study_did_not_evaluate_so_is_missing(tmp_path: Path, evaluation: dict[str, Any], reason: str) -> None:
     cells, folder = a_study(tmp_path)
     with_expect(folder, cells)
     write_json(folder / "random.json", {**made.played(ENV, [0.25]), "epsilon": 1.0})
@@ -459,7 +463,7 @@ def test_what_a_study_did_not_evaluate_so_is_missing(tmp_path, evaluation, reaso
     assert said in results.notes
 
 
-def test_a_cell_of_a_study_with_other_agents_is_missing(tmp_path):
+def test_a_cell_of_a_study_with_other_agents_is_missing(tmp_path: Path) -> None:
     cells, folder = a_study(tmp_path)
     made.study(folder, [{**cells[0], "seeds": [0, 1, 2]}, *cells[1:]])
     (missing,) = read_results([folder]).missing
@@ -467,23 +471,23 @@ def test_a_cell_of_a_study_with_other_agents_is_missing(tmp_path):
     assert missing.seeds == (0, 1, 2)
 
 
-def damage(path):
+def damage(path: Any) -> None:
     path.write_text(path.read_text().replace("5.0", "9.0"))
 
 
-def nothing(path):
+def nothing(path: Any) -> None:
     write_json(path, {"env": ENV})
 
 
-def not_a_number(path):
+def not_a_number(path: Any) -> None:
     write_json(path, made.played(ENV, [float("nan"), 1.0], (0, 1)))
 
 
-def no_encoder(path):
+def no_encoder(path: Any) -> None:
     shutil.rmtree(path.parents[2] / "pretrain/pvn-1")
 
 
-def bad_metrics(path):
+def bad_metrics(path: Any) -> None:
     (path.parent / "metrics.jsonl").write_text("{}\nnot json\n")
 
 
@@ -497,7 +501,7 @@ def bad_metrics(path):
         (bad_metrics, "metrics.jsonl: damaged"),
     ],
 )
-def test_one_damaged_run_does_not_lose_the_others(tmp_path, spoil, reason):
+def test_one_damaged_run_does_not_lose_the_others(tmp_path: Path, spoil: Any, reason: str) -> None:
     _, folder = a_study(tmp_path / "study")
     spoil(folder / "online/pvn-1/evaluation.json")
     results = read_results([folder])
@@ -510,7 +514,7 @@ def test_one_damaged_run_does_not_lose_the_others(tmp_path, spoil, reason):
     assert reason in missing.reason
 
 
-def test_lines_of_the_log_that_say_nothing_are_passed_over(tmp_path):
+def test_lines_of_the_log_that_say_nothing_are_passed_over(tmp_path: Path) -> None:
     _, folder = a_study(tmp_path)
     lines = ['{"stage": "dqn/d", "event": "done", "seconds": 4.0}', "garbage", "{}", "[]", "\x00"]
     (folder / "events.jsonl").write_text("".join(f"{line}\n" for line in lines))
@@ -519,7 +523,7 @@ def test_lines_of_the_log_that_say_nothing_are_passed_over(tmp_path):
     assert "4 lines cannot be read" in results.notes[0]
 
 
-def test_what_has_no_recorded_time_is_counted(tmp_path):
+def test_what_has_no_recorded_time_is_counted(tmp_path: Path) -> None:
     _, folder = a_study(tmp_path)
     events = [
         {"stage": "online/pvn-0", "event": "start"},  # killed
@@ -533,7 +537,7 @@ def test_what_has_no_recorded_time_is_counted(tmp_path):
     assert (results.stages_without_time, results.attempts_without_time) == (2, 2)  # stages pvn-1 and dqn
 
 
-def test_foreign_files_are_passed_over_unless_they_are_named(tmp_path):
+def test_foreign_files_are_passed_over_unless_they_are_named(tmp_path: Path) -> None:
     made.run(tmp_path / "runs/r", ENV, [1.0], "random:minatar:1")
     (tmp_path / "runs/x").mkdir()
     for text in ('{"format": 3}', "[]", "no json"):
@@ -543,14 +547,14 @@ def test_foreign_files_are_passed_over_unless_they_are_named(tmp_path):
             read_results([tmp_path / "runs/x"])
 
 
-def test_a_study_among_other_runs_is_refused(tmp_path):
+def test_a_study_among_other_runs_is_refused(tmp_path: Path) -> None:
     _, folder = a_study(tmp_path / "study")
     made.run(tmp_path / "r", ENV, [1.0], "random:minatar:1")
     with pytest.raises(UserError, match="found a study among other runs"):
         read_results([folder, tmp_path / "r"])
 
 
-def test_a_study_of_another_version_is_refused(tmp_path):
+def test_a_study_of_another_version_is_refused(tmp_path: Path) -> None:
     _, folder = a_study(tmp_path, version=2)
     with pytest.raises(UserError, match="not a study of format version 1"):
         read_results([folder])

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,17 @@ from protovalue.report.results import Missing, Results
 A, B = "minatar/breakout", "minatar/freeway"
 
 
-def cell(method, env, returns, seed=0, family="pvn", tasks=None, width=1, curve=None, steps=(100.0, 200.0)):
+def cell(
+    method: Any,
+    env: Any,
+    returns: Any,
+    seed: int = 0,
+    family: str = "pvn",
+    tasks: Any = None,
+    width: int = 1,
+    curve: Any = None,
+    steps: Any = (100.0, 200.0),
+) -> CellResult:
     kind = "dqn" if family == "dqn" else "online"
     curve = np.tile(np.asarray(returns, float)[:, None], (1, len(steps))) if curve is None else np.array(curve, float)
     return CellResult(
@@ -23,7 +34,7 @@ def cell(method, env, returns, seed=0, family="pvn", tasks=None, width=1, curve=
     )  # fmt: skip
 
 
-def results(cells, normalise="dqn", random_policy=None):
+def results(cells: Any, normalise: str = "dqn", random_policy: Any = None) -> Results:
     methods = tuple(dict.fromkeys(one.method for one in cells))
     envs = tuple(dict.fromkeys(one.env for one in cells))
     return Results("r", "R", normalise, methods, envs, tuple(cells), random_policy=random_policy or {})
@@ -39,7 +50,7 @@ PAIR = [
 ]
 
 
-def test_dqn_is_one_and_random_actions_are_zero():
+def test_dqn_is_one_and_random_actions_are_zero() -> None:
     made = results(PAIR, random_policy={A: 2.0, B: 1.0})
     scale = summary.scale_of(made)
     assert scale.yardsticks == {A: (2.0, 10.0), B: (1.0, 3.0)}
@@ -63,7 +74,7 @@ def test_dqn_is_one_and_random_actions_are_zero():
         (PAIR, {A: 2.0, B: 3.0}, "DQN's mean return, 3.00, is not above that of random actions, 3.00"),
     ],
 )
-def test_a_game_without_a_yardstick_is_left_out_and_named(cells, random_policy, said):
+def test_a_game_without_a_yardstick_is_left_out_and_named(cells: Any, random_policy: Any, said: str) -> None:
     made = results(cells, random_policy=random_policy)
     scale = summary.scale_of(made)
     assert list(scale.yardsticks) == [A]
@@ -72,14 +83,14 @@ def test_a_game_without_a_yardstick_is_left_out_and_named(cells, random_policy, 
     assert set(summary.normalised_scores(made, scale)[0]["PVN"]) == {A}
 
 
-def test_a_game_in_which_a_method_has_no_result_is_left_out_for_all():
+def test_a_game_in_which_a_method_has_no_result_is_left_out_for_all() -> None:
     made = results([*PAIR, cell("SPR", A, [1, 1], family="spr")], random_policy={A: 2.0, B: 1.0})
     scores, notes = summary.normalised_scores(made, summary.scale_of(made))
     assert {method: set(games) for method, games in scores.items()} == {"PVN": {A}, "DQN": {A}, "SPR": {A}}
     assert notes == (f"{B} is left out of the aggregates: no result of SPR",)
 
 
-def test_human_normalised_leaves_out_games_without_a_human():
+def test_human_normalised_leaves_out_games_without_a_human() -> None:
     made = results([cell("PVN", "atari/Pong", [14.6]), cell("PVN", "atari/Carnival", [5])], "human")
     scale = summary.scale_of(made)
     assert scale.yardsticks == {"atari/Pong": (-20.7, 14.6)}
@@ -89,14 +100,14 @@ def test_human_normalised_leaves_out_games_without_a_human():
     np.testing.assert_allclose(summary.normalised_scores(made, scale)[0]["PVN"]["atari/Pong"], [[1.0]])
 
 
-def test_without_a_scale_there_are_games_alone():
+def test_without_a_scale_there_are_games_alone() -> None:
     made = results(PAIR, "none")
     scale = summary.scale_of(made)
     assert (scale.text, summary.normalised_scores(made, scale)) == ("", ({}, ()))
     assert all(score.normalised is None for score in summary.per_game(made, scale))
 
 
-def test_per_game_by_hand():
+def test_per_game_by_hand() -> None:
     scores = {(s.method, s.env): s for s in summary.per_game(results(PAIR), summary.Scale("", {}, ()))}
     pvn = scores["PVN", A]
     assert (pvn.mean.point, pvn.encoders, pvn.agents, pvn.episodes) == (7.0, 2, 2, 10)
@@ -104,37 +115,40 @@ def test_per_game_by_hand():
     assert pvn.mean.low == pytest.approx(7 - 2 * 12.706, abs=1e-2)
 
 
-def test_methods_that_saw_the_reward_are_references():
+def test_methods_that_saw_the_reward_are_references() -> None:
     others = [cell("DQN", A, [5], family="dqn"), cell("SPR", A, [2], family="spr")]
     made = results([cell("Reward", A, [9], family="reward"), cell("PVN", A, [3]), *others])
     assert summary.references(made) == ("Reward", "DQN")
 
 
-def test_a_training_curve_by_hand():
+def test_a_training_curve_by_hand() -> None:
     cells = [
         cell("PVN", A, [1, 1], 0, curve=[[2, np.nan], [4, 6]]),  # means over agents: 3, 6
         cell("PVN", A, [1, 1], 1, curve=[[5, np.nan], [5, np.nan]]),  # 5, none
     ]
     curve = summary.training_curve(cells, 50)
+    assert curve is not None
     np.testing.assert_array_equal(curve.steps, [100, 200])
     np.testing.assert_allclose(curve.mean, [4, 6])
     assert curve.high[0] == pytest.approx(4 + 12.706 * 1.0, abs=1e-2)  # 3 and 5: standard error 1
     assert np.isnan(curve.high[1])  # one encoder alone
     assert (curve.lowest, curve.highest) == (3, 6)
     apart = summary.training_curve(cells[:1], 50, separate=True)
+    assert apart is not None
     np.testing.assert_allclose(apart.mean, [3, 6])
     assert apart.low[0] == pytest.approx(3 - 12.706, abs=1e-2)
 
 
-def test_a_long_curve_is_averaged_into_parts():
+def test_a_long_curve_is_averaged_into_parts() -> None:
     long = cell("PVN", A, [1], curve=[np.arange(100.0)], steps=np.arange(10.0, 1001, 10))
     curve = summary.training_curve([long], 4)
+    assert curve is not None
     np.testing.assert_allclose(curve.steps, [250, 500, 750, 1000])
     np.testing.assert_allclose(curve.mean, [12, 37, 62, 87])
     assert np.isnan(curve.low).all()
 
 
-def test_no_curve_at_all():
+def test_no_curve_at_all() -> None:
     empty = cell("PVN", A, [1], curve=np.zeros((1, 0)), steps=())
     assert summary.training_curve([empty], 4) is None
     assert summary.training_curve([cell("PVN", A, [1], curve=[[np.nan, np.nan]])], 4) is None
@@ -149,17 +163,17 @@ def test_no_curve_at_all():
         ("DQN", "DQN"),
     ],
 )
-def test_a_title_without_its_place_in_the_grid(title, base):
+def test_a_title_without_its_place_in_the_grid(title: str, base: str) -> None:
     assert summary.base_title(title) == base
 
 
-def grid():
+def grid() -> list[Any]:
     cells = [cell(f"PVN, {w}x, {t} tasks", env, [t * w, t * w], tasks=t, width=w)
              for env in (A, B) for w in (1, 2) for t in (10, 50)]  # fmt: skip
     return [*cells, cell("Random", A, [0.5], family="random"), cell("Random", B, [0.5], family="random")]
 
 
-def test_scaling_by_game_where_nothing_is_normalised():
+def test_scaling_by_game_where_nothing_is_normalised() -> None:
     made = results(grid(), "none")
     points = summary.scaling(made, summary.per_game(made, summary.scale_of(made)), ())
     found = {(p.panel, p.width, p.tasks): p.estimate.point for p in points}
@@ -169,7 +183,7 @@ def test_scaling_by_game_where_nothing_is_normalised():
     assert summary.scaling(results(PAIR), (), ()) == ()
 
 
-def test_scaling_over_games_shows_the_optimality_gap():
+def test_scaling_over_games_shows_the_optimality_gap() -> None:
     cells = [*grid(), cell("DQN", A, [100, 100], family="dqn"), cell("DQN", B, [100, 100], family="dqn")]
     made = results(cells, random_policy={A: 0.0, B: 0.0})
     scores, _ = summary.normalised_scores(made, summary.scale_of(made))
@@ -179,7 +193,7 @@ def test_scaling_over_games_shows_the_optimality_gap():
     }  # fmt: skip
 
 
-def test_ablations_are_variants_of_one_method():
+def test_ablations_are_variants_of_one_method() -> None:
     cells = [cell("RNI", A, [5]), cell("Hash", A, [2]), cell("SPR", A, [3], family="spr")]
     made = results(cells, "none")
     bars = summary.ablations(made, summary.per_game(made, summary.scale_of(made)), ())
@@ -187,7 +201,7 @@ def test_ablations_are_variants_of_one_method():
     assert summary.ablations(results(grid(), "none"), (), ()) == {}  # widths and tasks are not ablations
 
 
-def test_ablations_end_with_the_random_initialisation_of_the_same_network():
+def test_ablations_end_with_the_random_initialisation_of_the_same_network() -> None:
     cells = [
         cell("Random", A, [1, 3], family="random"),
         cell("Random", B, [0, 0], family="random"),
@@ -216,18 +230,18 @@ def test_ablations_end_with_the_random_initialisation_of_the_same_network():
 NATURE = {"kind": "online", "method": "random", "encoder.architecture": "nature"}
 
 
-def test_behaviour_cloning_is_found_by_what_it_is():
+def test_behaviour_cloning_is_found_by_what_it_is() -> None:
     assert summary.cloning(results([cell("Imitation", A, [1], family="bc"), *PAIR])) == ("Imitation",)
 
 
-def test_a_method_s_interval_does_not_depend_on_the_others():
+def test_a_method_s_interval_does_not_depend_on_the_others() -> None:
     made = results(PAIR, random_policy={A: 2.0, B: 1.0})
     scores, _ = summary.normalised_scores(made, summary.scale_of(made))
     alone = summary.over_games({"PVN": scores["PVN"]}, 200)[0]
     assert alone == next(row for row in summary.over_games(scores, 200) if row.method == "PVN")
 
 
-def test_the_scale_says_how_many_agents_it_stands_on():
+def test_the_scale_says_how_many_agents_it_stands_on() -> None:
     made = results(PAIR, random_policy={A: 2.0, B: 1.0})
     assert "end-to-end DQN (1; mean of 2 agents)" in summary.scale_of(made).text
     assert "taken as exact" in summary.scale_of(made).text
@@ -238,7 +252,7 @@ def test_the_scale_says_how_many_agents_it_stands_on():
     assert "(1; one agent)" in summary.scale_of(results(one, random_policy={A: 2.0})).text
 
 
-def test_the_first_method_improves_on_the_others_by_hand():
+def test_the_first_method_improves_on_the_others_by_hand() -> None:
     scores = {
         "PVN": {A: np.array([[1.0, 2.0], [3.0, 4.0]]), B: np.array([[5.0], [5.0]])},
         "SPR": {A: np.array([[2.0], [0.0]]), B: np.array([[5.0], [6.0]])},
@@ -252,7 +266,7 @@ def test_the_first_method_improves_on_the_others_by_hand():
     assert summary.improvements({}, 100) == {}
 
 
-def test_profiles_fall_from_one_to_zero():
+def test_profiles_fall_from_one_to_zero() -> None:
     made = results(PAIR, random_policy={A: 2.0, B: 1.0})
     scores, _ = summary.normalised_scores(replace(made), summary.scale_of(made))
     profile = summary.profiles(scores, 100)["DQN"]

@@ -4,6 +4,8 @@ import csv
 import io
 import math
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,31 +29,32 @@ X, DASH = "\N{MULTIPLICATION SIGN}", "\N{EN DASH}"
 HOSTILE = r"a|b *c* _d_ `e` \f [g](h) <i> 50% $j$ #k {l} ~m~ ^n & &lt; **o**"
 
 
-def per_game(scores, references=()):
+def per_game(scores: Any, references: Any = ()) -> Table:
     return GAMES.for_files(fake.of_scores(scores, references))
 
 
-def paper_as_ours():
+def paper_as_ours() -> dict[Any, Any]:
     return {
         PAPER_TITLES[method]: {f"atari/{game}": np.array([[score]]) for game, score in games.items()}
         for method, games in paper_scores().items()
     }
 
 
-def read_markdown(text):
+def read_markdown(text: Any) -> list[list[tuple[str, bool]]]:
     """Return the cells of the table in a Markdown text as another program reads them: text, and whether bold."""
-    rows = []
+    rows: list[list[tuple[str, bool]]] = []
     for token in MarkdownIt("commonmark").enable(["table", "strikethrough"]).parse(text):
         if token.type == "tr_open":
             rows.append([])
         elif token.type == "inline" and token.level > 2:
+            assert token.children is not None
             kinds = [child.type for child in token.children]
             assert set(kinds) <= {"text", "text_special", "strong_open", "strong_close"}, kinds
             rows[-1].append(("".join(child.content for child in token.children), "strong_open" in kinds))
     return rows
 
 
-def test_the_papers_table_with_the_papers_bold():
+def test_the_papers_table_with_the_papers_bold() -> None:
     table = per_game(paper_as_ours(), references=("DQN", "Environment Reward"))
     titles = list(PAPER_TITLES.values())
     assert table.columns == ("Game", *titles, *(f"{title}, paper" for title in titles))
@@ -69,7 +72,7 @@ def test_the_papers_table_with_the_papers_bold():
     ]  # fmt: skip
 
 
-def test_measured_cells_by_hand():
+def test_measured_cells_by_hand() -> None:
     scores = {
         # Means of encoders 1, 2, 3: 2 with 4.30265 / sqrt(3) on both sides.
         "PVN (RNI)": {"atari/Pong": np.array([[0.0, 2.0], [2.0, 2.0], [3.0, 3.0]]), "atari/Qbert": np.ones((2, 2))},
@@ -95,7 +98,7 @@ def test_measured_cells_by_hand():
     assert "one encoder and three agents" in table.note
 
 
-def test_unusual_numbers_of_runs_are_in_the_cell():
+def test_unusual_numbers_of_runs_are_in_the_cell() -> None:
     games = {f"minatar/{name}": np.ones((3, 3)) for name in ("asterix", "breakout")}
     table = per_game({"pvn": {**games, "minatar/freeway": np.ones((1, 3))}})
     assert [row[0].text for row in table.rows] == ["asterix", "breakout", "freeway"]
@@ -104,7 +107,7 @@ def test_unusual_numbers_of_runs_are_in_the_cell():
     assert "One encoder alone gives no interval" in table.note
 
 
-def test_a_game_without_any_result_is_on_the_page_alone():
+def test_a_game_without_any_result_is_on_the_page_alone() -> None:
     report = fake.of_scores({"a": {"minatar/breakout": np.ones((2, 1))}})
     report = replace(report, results=replace(report.results, envs=("minatar/freeway", "minatar/breakout")))
     assert [row[0].text for row in GAMES.for_files(report).rows] == ["breakout"]
@@ -115,21 +118,21 @@ def test_a_game_without_any_result_is_on_the_page_alone():
 
 
 @pytest.mark.parametrize(("env", "text"), [("atari/Pong", "1.5"), ("minatar/breakout", "1.50")])
-def test_returns_have_the_same_decimals_in_the_table_and_in_the_terminal(env, text):
+def test_returns_have_the_same_decimals_in_the_table_and_in_the_terminal(env: str, text: str) -> None:
     report = fake.of_scores({"a": {env: np.full((1, 1), 1.5)}})
     assert GAMES.for_files(report).rows[0][1].text == text
     assert list(command._headline(report))[1] == f"  a  {text} (no interval)  1 encoder x 1 agent"
 
 
-def test_families_stay_where_they_differ_and_equal_bests_are_all_bold():
+def test_families_stay_where_they_differ_and_equal_bests_are_all_bold() -> None:
     one = {"minatar/breakout": np.ones((1, 1)), "atari/Breakout": np.ones((1, 1))}
     table = per_game({"a": one, "b": one})
     assert [row[0].text for row in table.rows] == ["minatar/breakout", "atari/Breakout"]
     assert all(cell.is_best for row in table.rows for cell in row[1:])
 
 
-def test_aggregates_mark_the_largest_scores_and_the_smallest_gap():
-    def estimates(median, gap):
+def test_aggregates_mark_the_largest_scores_and_the_smallest_gap() -> None:
+    def estimates(median: Any, gap: Any) -> dict[Any, Any]:
         return {
             "median": Estimate(median, median - 0.1, median + 0.1),
             "iqm": Estimate(median),
@@ -150,7 +153,7 @@ def test_aggregates_mark_the_largest_scores_and_the_smallest_gap():
     ]
 
 
-def test_methods_that_saw_the_reward_do_not_compete():
+def test_methods_that_saw_the_reward_do_not_compete() -> None:
     one = {"minatar/breakout": 9.0, "minatar/freeway": 9.0}
     scores = {
         method: {env: np.full((1, 1), level) for env, level in games.items()}
@@ -162,9 +165,9 @@ def test_methods_that_saw_the_reward_do_not_compete():
     assert not any(number.is_best for number in freeway)  # one alone is not the best
 
 
-def test_the_best_row_of_a_column_and_the_best_column_of_a_row():
+def test_the_best_row_of_a_column_and_the_best_column_of_a_row() -> None:
     rows = [(1.0, 5.0), (2.0, 2.0), (0.0, None)]
-    columns = [
+    columns: list[Column[Any]] = [
         Column("a", lambda row: row[0], best="highest"),
         Column("b", lambda row: row[1], best="lowest"),
         Column("c", lambda row: row[0]),
@@ -173,7 +176,10 @@ def test_the_best_row_of_a_column_and_the_best_column_of_a_row():
     assert marked == [[False, False, False], [True, True, False], [False, False, False]]
     apart = [[number.is_best for number in row] for row in filled(columns, rows, "xyz", ("y",))]
     assert apart == [[True, False, False], [False, False, False], [False, False, False]]
-    pair = [Column("a", lambda row: row[0], best="highest"), Column("b", lambda row: row[1], best="highest")]
+    pair: list[Column[Any]] = [
+        Column("a", lambda row: row[0], best="highest"),
+        Column("b", lambda row: row[1], best="highest"),
+    ]
     across = [[number.is_best for number in row] for row in filled(pair, rows, "xyz", (), "columns")]
     assert across == [[False, True], [True, True], [False, False]]
 
@@ -191,12 +197,12 @@ def test_the_best_row_of_a_column_and_the_best_column_of_a_row():
         (None, DASH, "", ""),
     ],
 )
-def test_a_number_in_files_and_on_the_page(value, text, short, below):
+def test_a_number_in_files_and_on_the_page(value: Any, text: Any, short: str, below: str) -> None:
     found = shown(value, 2)
     assert (found.text, found.short, found.below) == (text, short, below)
 
 
-def test_counts_come_first_in_files_and_last_on_the_page(tmp_path):
+def test_counts_come_first_in_files_and_last_on_the_page(tmp_path: Path) -> None:
     report = fake.report(tmp_path)
     assert FEATURES.for_files(report).columns == (
         "Game and method", "Encoders", "Features", "Effective rank", "Smoothness", "Linear probe R2",
@@ -206,7 +212,7 @@ def test_counts_come_first_in_files_and_last_on_the_page(tmp_path):
     assert [number.short for number in page.lines[0].numbers["count"]] == ["128", "2"]
 
 
-def hostile_table():
+def hostile_table() -> Table:
     rows = (
         (Number(HOSTILE), Number(HOSTILE, is_best=True)),
         (Number("[x]"), Number("1.5 [1.0, 2.0]", 1.5, 1.0, 2.0, 3, 2)),
@@ -214,7 +220,7 @@ def hostile_table():
     return Table(HOSTILE, ("Game", HOSTILE), rows, note=HOSTILE)
 
 
-def test_markdown_is_read_back_as_it_was():
+def test_markdown_is_read_back_as_it_was() -> None:
     rows = read_markdown(rendering.markdown(hostile_table()))
     assert rows == [
         [("Game", False), (HOSTILE, False)],
@@ -223,7 +229,7 @@ def test_markdown_is_read_back_as_it_was():
     ]
 
 
-def test_csv_is_read_back_in_full_precision():
+def test_csv_is_read_back_in_full_precision() -> None:
     rows = list(csv.reader(io.StringIO(rendering.csv(hostile_table()))))
     assert rows[0] == ["Game", HOSTILE, *(f"{HOSTILE}, {name}" for name in ("low", "high", "encoders", "agents"))]
     assert rows[1:] == [[HOSTILE, "", "", "", "", ""], ["[x]", "1.5", "1.0", "2.0", "3", "2"]]
@@ -234,7 +240,7 @@ def test_csv_is_read_back_in_full_precision():
     assert (row["a, encoders"], row["a, agents"]) == ("2", "1")
 
 
-def test_latex_escapes_and_bolds():
+def test_latex_escapes_and_bolds() -> None:
     lines = rendering.latex(hostile_table()).splitlines()
     escaped = (
         r"a\textbar{}b *c* \_d\_ `e` \textbackslash{}f [g](h) \textless{}i\textgreater{} 50\% \$j\$ \#k \{l\} "
@@ -250,7 +256,7 @@ def test_latex_escapes_and_bolds():
     )
 
 
-def test_the_three_files(tmp_path):
+def test_the_three_files(tmp_path: Path) -> None:
     table = hostile_table()
     paths = rendering.write_table(table, tmp_path, "per-game")
     assert {ending: path.name for ending, path in paths.items()} == {
@@ -260,7 +266,7 @@ def test_the_three_files(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["per-game.csv", "per-game.md", "per-game.tex"]
 
 
-def test_an_empty_table_renders():
+def test_an_empty_table_renders() -> None:
     table = per_game({})
     assert table.rows == ()
     assert rendering.csv(table) == "Game\n"

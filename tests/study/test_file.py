@@ -1,6 +1,7 @@
 """Study files: what is wrong is said with its line and the nearest valid name, before anything runs."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ from tests.study.helpers import TINY, parse
 DOCS = Path(__file__).parents[2] / "docs"
 
 
-def test_a_study_is_read():
+def test_a_study_is_read() -> None:
     study = parse(TINY + "\n[methods.pvn-hash]\nmethod = 'pvn'\ntitle = 'PVN (hash)'\nindicator = 'hash'\n")
     assert study.name == "tiny"
     assert list(study.environments) == ["minatar/breakout"]
@@ -134,7 +135,7 @@ def replaced(old: str, new: str) -> str:
         ("name = \n", 1, "not TOML"),
     ],
 )
-def test_a_mistake_is_named_with_its_line(text, line, expected):
+def test_a_mistake_is_named_with_its_line(text: Any, line: int | str | None, expected: str) -> None:
     if line is None:
         line, expected = 34, "unknown key 'name'"  # after [methods.dqn], so in that table
         expected = "name: found in [methods.dqn], expected it in [dqn]"
@@ -180,7 +181,7 @@ ONLY_RANDOM = """environments = ["minatar/breakout"]
         (ONLY_DQN + "[seeds]\nonline = 1\n", 6, "online: found with no method but dqn, whose seeds are in [dqn]"),
     ],
 )
-def test_a_setting_that_nothing_uses_is_refused(text, line, expected):
+def test_a_setting_that_nothing_uses_is_refused(text: Any, line: int, expected: str) -> None:
     with pytest.raises(UserError) as error:
         parse(text)
     assert str(error.value).startswith(f"study.toml:{line}: {expected}")
@@ -198,23 +199,27 @@ def test_a_setting_that_nothing_uses_is_refused(text, line, expected):
         ONLY_DQN.replace("seeds = 2", "") + "[seeds]\nonline = 2\n",  # which are the seeds of the end-to-end agents
     ],
 )
-def test_a_setting_that_something_uses_is_not(text):
+def test_a_setting_that_something_uses_is_not(text: Any) -> None:
     parse(text)
 
 
-def test_what_a_file_does_not_say():
+def test_what_a_file_does_not_say() -> None:
     study = parse(ONLY_RANDOM)
     seeds = study.seeds
     assert (seeds.data, seeds.pretraining, seeds.online, seeds.dqn, seeds.pair) == ((0,), (0,), (0,), (0,), False)
     assert (study.name, study.title, study.threads, study.normalise) == ("study", "study", 1, "none")
     assert (study.widths, study.tasks) == ((None,), (None,))
+    assert study.data is not None
     assert (study.data.kind, study.data.policy) == ("collect", "random")
     assert parse("threads = 3\n" + ONLY_RANDOM).threads == 3
-    assert parse(replaced("steps = 300", "policy = 'dqn'\niterations = 5")).data.settings == {"iterations": 5}
+    data = parse(replaced("steps = 300", "policy = 'dqn'\niterations = 5")).data
+    assert data is not None
+    assert data.settings == {"iterations": 5}
 
 
-def test_one_game_and_one_seed_need_no_placeholder():
+def test_one_game_and_one_seed_need_no_placeholder() -> None:
     study = parse(TINY.replace("steps = 300", "kind = 'minari'\nsource = ['a', 'b/{game}']"))
+    assert study.data is not None
     assert study.data.source == ("a", "b/{game}")
     assert [fill(template, "minatar/breakout", 3) for template in ("{game}/{seed}", "x")] == ["breakout/3", "x"]
 
@@ -239,7 +244,7 @@ sticky = 0.0
 """
 
 
-def test_the_options_of_a_method_go_before_those_of_a_game_and_these_before_those_of_all():
+def test_the_options_of_a_method_go_before_those_of_a_game_and_these_before_those_of_all() -> None:
     study = parse(TWO + LAYERS)
     found = {
         (entry.name, env): (
@@ -261,7 +266,7 @@ def test_the_options_of_a_method_go_before_those_of_a_game_and_these_before_thos
 
 
 @pytest.mark.parametrize("env", ["minatar/breakout", "atari/Pong"])
-def test_options_are_those_that_the_environment_would_have(env):
+def test_options_are_those_that_the_environment_would_have(env: str) -> None:
     study = parse(TINY.replace("minatar/breakout", env) + "[methods.dqn.env]\nsticky = 0.3\nactions = 'full'\n")
     for entry in study.methods:
         variant = study.variant(env, entry)
@@ -270,7 +275,7 @@ def test_options_are_those_that_the_environment_would_have(env):
         made.close()
 
 
-def test_the_study_file_of_the_documents_is_one(tmp_path, monkeypatch):
+def test_the_study_file_of_the_documents_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = (DOCS / "studies.md").read_text().split("```toml\n")[1].partition("```")[0]
     (tmp_path / "my_method.py").write_text(
         "from protovalue.pretrain.bc import BehaviourCloning\nMETHOD = BehaviourCloning\n"
@@ -283,14 +288,14 @@ def test_the_study_file_of_the_documents_is_one(tmp_path, monkeypatch):
     assert study.seeds.encoders(learns=True) == [(0, 0), (1, 1), (2, 2)]
 
 
-def test_a_method_in_another_variant_is_another_method():
+def test_a_method_in_another_variant_is_another_method() -> None:
     again = TINY + "[methods.sticky]\nmethod = 'pvn'\ntasks = 8\n"
     parse(again + "[methods.sticky.env]\nsticky = 0.3\n")
     with pytest.raises(UserError, match="sticky has the same settings as pvn"):
         parse(again)
 
 
-def test_seeds_of_encoders_and_agents():
+def test_seeds_of_encoders_and_agents() -> None:
     crossed = Seeds(data=(1, 2), pretraining=(5, 6, 7), online=(0, 1))
     assert crossed.encoders(learns=True) == [(1, 5), (1, 6), (1, 7), (2, 5), (2, 6), (2, 7)]
     assert crossed.encoders(learns=False) == [(1, 5), (1, 6), (1, 7)]
@@ -303,7 +308,7 @@ def test_seeds_of_encoders_and_agents():
     assert parse(TINY).seeds.pair is False
 
 
-def test_an_indicator_of_the_users_is_looked_up(tmp_path):
+def test_an_indicator_of_the_users_is_looked_up(tmp_path: Path) -> None:
     path = tmp_path / "mine.py"
     path.write_text("x = 1\n")
     with pytest.raises(UserError, match=r"^study.toml:29: .*mine.py defines no INDICATOR"):
@@ -314,7 +319,7 @@ def test_an_indicator_of_the_users_is_looked_up(tmp_path):
     assert parse(replaced("tasks = 8", f"indicator = '{path}'")).methods[0].settings == {"indicator": str(path)}
 
 
-def test_templates_must_tell_games_and_seeds_apart(tmp_path, monkeypatch):
+def test_templates_must_tell_games_and_seeds_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     two = TINY.replace('["minatar/breakout"]', '["minatar/breakout", "minatar/asterix"]')
     data = "kind = 'rlu'\nsource = 'gs://x/{}'"
@@ -328,13 +333,15 @@ def test_templates_must_tell_games_and_seeds_apart(tmp_path, monkeypatch):
         assert expected in str(error.value)
 
 
-def test_a_folder_must_be_there_before_anything_runs(tmp_path, monkeypatch):
+def test_a_folder_must_be_there_before_anything_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match=r"^study.toml:7: data/breakout: not a data set"):
         parse(TINY.replace("steps = 300", "kind = 'folder'\nfolder = 'data/{game}'"))
 
 
-def test_a_folder_must_hold_the_environment_that_it_is_named_for(tmp_path, monkeypatch):
+def test_a_folder_must_hold_the_environment_that_it_is_named_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     made = collect(CollectConfig("minatar/asterix", Path("data/asterix-2"), steps=20))
     text = TINY.replace("steps = 300", "kind = 'folder'\nfolder = 'data/asterix-{seed}'").replace(
@@ -344,28 +351,28 @@ def test_a_folder_must_hold_the_environment_that_it_is_named_for(tmp_path, monke
         UserError, match=r"^study.toml:7: data/asterix-2: a data set of minatar/asterix, expected minatar/b"
     ):
         parse(text)
-    assert parse(text.replace("minatar/breakout", "minatar/asterix")).data.checksums == {
-        "data/asterix-2": made.checksum
-    }
+    data = parse(text.replace("minatar/breakout", "minatar/asterix")).data
+    assert data is not None
+    assert data.checksums == {"data/asterix-2": made.checksum}
 
 
-def test_a_byte_order_mark_is_passed_over(tmp_path):
+def test_a_byte_order_mark_is_passed_over(tmp_path: Path) -> None:
     path = tmp_path / "marked.toml"
     path.write_text("\ufeff" + TINY, encoding="utf-8")
     assert load_study(path).text == TINY
 
 
-def test_a_folder_is_not_a_study_file(tmp_path):
+def test_a_folder_is_not_a_study_file(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="found a folder, expected a study file"):
         load_study(tmp_path)
 
 
-def test_a_missing_file_is_named(tmp_path):
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="nothing.toml: found no such file"):
         load_study(tmp_path / "nothing.toml")
 
 
-def test_lines_of_keys_are_found_whatever_stands_around_them():
+def test_lines_of_keys_are_found_whatever_stands_around_them() -> None:
     text = '''# steps = 0
 title = """
 [online]
@@ -400,9 +407,9 @@ tasks = 7
 
 
 @pytest.mark.parametrize("inside", ["\u2028", "\u2029", "\u0085"])
-def test_only_newlines_end_a_line(inside):
+def test_only_newlines_end_a_line(inside: str) -> None:
     assert Source("x", f"a = 'one{inside}line' # and{inside}more\nb = 2\n").line(["b"]) == 2
 
 
-def test_lines_of_a_file_from_windows():
+def test_lines_of_a_file_from_windows() -> None:
     assert Source("x", "a = 1\r\n[t]\r\nb = [\r\n 2,\r\n]\r\nc = 3\r\n").line(["t", "c"]) == 6

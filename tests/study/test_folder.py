@@ -4,6 +4,8 @@ import json
 import logging
 import os
 import zlib
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,11 +33,11 @@ replay_min = 20
 """
 
 
-def write(folder, *lines: str) -> None:
+def write(folder: Any, *lines: str) -> None:
     (folder / "events.jsonl").write_text("".join(f"{line}\n" for line in lines))
 
 
-def test_events_are_lines_with_a_checksum(tmp_path):
+def test_events_are_lines_with_a_checksum(tmp_path: Path) -> None:
     events = Events(tmp_path)
     events.write("dqn/a", "start")
     text = (tmp_path / "events.jsonl").read_text()  # before it is closed
@@ -52,7 +54,7 @@ def test_events_are_lines_with_a_checksum(tmp_path):
     assert histories(rows)["dqn/a"].whole
 
 
-def test_one_goes_on_after_the_last_whole_line(tmp_path):
+def test_one_goes_on_after_the_last_whole_line(tmp_path: Path) -> None:
     write(tmp_path, '{"stage": "a", "event": "start"}', "damaged")
     with (tmp_path / "events.jsonl").open("a") as file:
         file.write('{"stage": "a", "ev')
@@ -65,7 +67,7 @@ def test_one_goes_on_after_the_last_whole_line(tmp_path):
     assert json.loads(third)["stage"] == "b"
 
 
-def test_nothing_is_written_again_where_nothing_was_cut(tmp_path):
+def test_nothing_is_written_again_where_nothing_was_cut(tmp_path: Path) -> None:
     write(tmp_path, '{"stage": "a", "event": "start"}', "damaged")
     before = os.stat(tmp_path / "events.jsonl").st_ino  # noqa: PTH116
     Events(tmp_path).close()
@@ -88,15 +90,15 @@ def test_nothing_is_written_again_where_nothing_was_cut(tmp_path):
         ('{"stage": "a", "event": "start", "crc32": 3}', "its checksum does not match"),
     ],
 )
-def test_a_damaged_line_is_named(tmp_path, line, reason):
+def test_a_damaged_line_is_named(tmp_path: Path, line: str, reason: str) -> None:
     write(tmp_path, '{"stage": "a", "event": "start"}', line, '{"stage": "a", "event": "done", "seconds": null}')
     found = read_diary(tmp_path)
     assert [row["event"] for row in found.rows] == ["start", "done"]
     assert found.damage == f"{tmp_path}/events.jsonl: damaged: line 2 ({reason}): left out"
 
 
-def test_a_history_by_hand():
-    rows = [
+def test_a_history_by_hand() -> None:
+    rows: list[dict[str, Any]] = [
         {"stage": "a", "event": "start"},
         {"stage": "b", "event": "done", "seconds": 4.0},  # its start was lost
         {"stage": "a", "event": "failed", "seconds": 1.5, "cpu_seconds": 1.0, "error": "no luck"},
@@ -115,7 +117,7 @@ def test_a_history_by_hand():
     assert histories(rows[:3])["a"].error == "no luck"
 
 
-def test_a_plan_is_read_as_it_was_written(tmp_path):
+def test_a_plan_is_read_as_it_was_written(tmp_path: Path) -> None:
     (tmp_path / "study.toml").write_text(STUDY)
     study, root, laid_out = open_study(tmp_path / "study.toml", tmp_path)
     write_study(root, laid_out.fields(study))
@@ -127,8 +129,10 @@ def test_a_plan_is_read_as_it_was_written(tmp_path):
     assert [stage.kind for stage in found.stages] == ["dqn", "evaluate"]
     assert found.cells == list(laid_out.cells)
     assert found.cells[0].stages == tuple(stage.id for stage in found.stages)
-    assert found.stages[1].expect.file == f"{found.cells[0].run}/evaluation.json"
-    assert (found.stages[1].expect.steps, found.stages[1].expect.seed) == (60, 0)
+    expect = found.stages[1].expect
+    assert expect is not None
+    assert expect.file == f"{found.cells[0].run}/evaluation.json"
+    assert (expect.steps, expect.seed) == (60, 0)
 
 
 @pytest.mark.parametrize(
@@ -140,7 +144,7 @@ def test_a_plan_is_read_as_it_was_written(tmp_path):
         ({"stages": []}, r"field cells\[0\].stages: found .*, expected ids of `stages`"),
     ],
 )
-def test_what_is_no_plan_is_refused(tmp_path, changes, wrong):
+def test_what_is_no_plan_is_refused(tmp_path: Path, changes: dict[str, Any], wrong: str) -> None:
     (tmp_path / "study.toml").write_text(STUDY)
     study, root, laid_out = open_study(tmp_path / "study.toml", tmp_path)
     write_study(root, laid_out.fields(study) | changes)
@@ -148,7 +152,9 @@ def test_what_is_no_plan_is_refused(tmp_path, changes, wrong):
         read_study(root)
 
 
-def test_status_and_plan_of_a_study_with_a_damaged_diary(tmp_path, capsys, caplog):
+def test_status_and_plan_of_a_study_with_a_damaged_diary(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
     (tmp_path / "study.toml").write_text(STUDY)
     (tmp_path / "out").mkdir()
     write(tmp_path / "out", "\x00\x01", '{"stage": "x", "event": "start"}')
@@ -161,7 +167,9 @@ def test_status_and_plan_of_a_study_with_a_damaged_diary(tmp_path, capsys, caplo
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"sha256": "0"}'])
-def test_status_names_a_damaged_result_and_says_nothing_of_one_that_is_missing(tmp_path, capsys, caplog, content):
+def test_status_names_a_damaged_result_and_says_nothing_of_one_that_is_missing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture, content: str
+) -> None:
     (tmp_path / "study.toml").write_text(STUDY)
     _, root, laid_out = open_study(tmp_path / "study.toml", tmp_path / "out")
     words = f"study status {tmp_path}/study.toml --out {root}".split()
@@ -180,7 +188,9 @@ def test_status_names_a_damaged_result_and_says_nothing_of_one_that_is_missing(t
     assert "0 of 2 stages are done" in capsys.readouterr().out
 
 
-def test_status_and_plan_say_that_the_diary_has_lost_the_time_of_a_done_stage(tmp_path, caplog):
+def test_status_and_plan_say_that_the_diary_has_lost_the_time_of_a_done_stage(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     (tmp_path / "study.toml").write_text(STUDY)
     _, root, laid_out = open_study(tmp_path / "study.toml", tmp_path / "out")
     trained = next(stage for stage in laid_out.stages if stage.kind == "dqn")

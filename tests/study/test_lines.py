@@ -16,7 +16,7 @@ from protovalue.study.lines import Source
         ("a = " + "9" * 5_000, "not TOML: Exceeds the limit"),
     ],
 )
-def test_what_is_not_toml_is_one_line(text, message):
+def test_what_is_not_toml_is_one_line(text: str, message: str) -> None:
     with pytest.raises(UserError) as error:
         Source("study.toml", text)
     assert message in str(error.value)

@@ -1,5 +1,8 @@
 """What `pvn study plan` says of the total: a sum where all is known, a bound where some is, nothing where none is."""
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from protovalue.cli import main
@@ -9,7 +12,7 @@ from tests.study.helpers import TINY, parse
 
 
 @pytest.fixture
-def printed(tmp_path, capsys):
+def printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Any:
     """Return what the plan of TINY prints, by the first word of each line."""
 
     def run() -> dict[str, str]:
@@ -23,14 +26,14 @@ def printed(tmp_path, capsys):
     return run
 
 
-def test_nothing_known(printed):
+def test_nothing_known(printed: Any) -> None:
     lines = printed()
     assert lines["collect"] == "1 not known"
     assert lines["all"] == "16 not known"
     assert lines["left:"] == "16 stages, their time is not known"
 
 
-def test_some_known(printed):
+def test_some_known(printed: Any) -> None:
     # an hour for 300 transitions, and 10 s for the start of each of two of the four encoders
     remember({"collect minatar": Rate(12.0, 0.0, MEASURED)})
     remember({"pretrain random minatar minatar x1 threads 1": Rate(0.0, 10.0, MEASURED)})
@@ -44,7 +47,7 @@ def test_some_known(printed):
     )
 
 
-def test_all_known(printed, tmp_path):
+def test_all_known(printed: Any, tmp_path: Path) -> None:
     rates = {stage.rate for stage in plan(parse(TINY), tmp_path).stages}
     rates |= {rate for stage in plan(parse(TINY), tmp_path).stages for rate in stage.before}
     remember({rate: Rate(0.0, 2.0, MEASURED) for rate in rates})

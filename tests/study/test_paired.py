@@ -2,11 +2,15 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from protovalue.cli import main
 from protovalue.data.format import Manifest
+from protovalue.envs.base import Env
+from protovalue.envs.registry import make
+from protovalue.evaluate.features import Trajectory, trajectory
 from protovalue.files import read_json
 from protovalue.report import galleries
 from protovalue.study.command import study_run
@@ -86,7 +90,7 @@ class Here:
 
 
 @pytest.fixture(scope="module")
-def out(tmp_path_factory) -> Path:
+def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("paired")
     (folder / "study.toml").write_text(STUDY)
     study_run(StudyRunConfig(folder / "study.toml", folder / "out"), Here())
@@ -94,16 +98,19 @@ def out(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def cells(out: Path) -> dict:
+def cells(out: Path) -> dict[tuple[str, int | None], dict[str, Any]]:
     """Return the cells of study.json by method and seed of the encoder."""
     return {(cell["method"], cell["pretraining_seed"]): cell for cell in read_json(out / "study.json")["cells"]}
 
 
-def config(folder: Path) -> dict:
-    return json.loads((folder / "config.json").read_bytes())["config"]
+def config(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / "config.json").read_bytes())["config"]
+    return found
 
 
-def test_encoders_learned_each_from_a_data_set_of_its_own(out, cells):
+def test_encoders_learned_each_from_a_data_set_of_its_own(
+    out: Path, cells: dict[tuple[str, int | None], dict[str, Any]]
+) -> None:
     assert set(cells) == {("pvn", 3), ("pvn", 4), ("random", 3), ("random", 4), ("dqn", None)}
     checksums = set()
     for (method, seed), data_seed in {("pvn", 3): 7, ("pvn", 4): 8, ("random", 3): 7, ("random", 4): 8}.items():
@@ -124,7 +131,9 @@ def test_encoders_learned_each_from_a_data_set_of_its_own(out, cells):
     assert len(checksums) == 2
 
 
-def test_agents_have_seeds_of_their_own_and_play_the_variant_of_their_method(out, cells):
+def test_agents_have_seeds_of_their_own_and_play_the_variant_of_their_method(
+    out: Path, cells: dict[tuple[str, int | None], dict[str, Any]]
+) -> None:
     expected = {
         ("pvn", 3): ("0-1", 0.1), ("pvn", 4): ("2-3", 0.1),
         ("random", 3): ("0-1", 0.1), ("random", 4): ("2-3", 0.1), ("dqn", None): ("0", 0.4),
@@ -138,7 +147,9 @@ def test_agents_have_seeds_of_their_own_and_play_the_variant_of_their_method(out
         assert [row["seed"] for row in played["seeds"]] == cells[key]["seeds"]
 
 
-def test_evaluations_are_paired_over_methods_and_differ_between_encoders(out, cells):
+def test_evaluations_are_paired_over_methods_and_differ_between_encoders(
+    out: Path, cells: dict[tuple[str, int | None], dict[str, Any]]
+) -> None:
     lengths = {
         key: [
             tuple(row["lengths"]) for row in json.loads((out / cell["run"] / "evaluation.json").read_bytes())["seeds"]
@@ -151,15 +162,16 @@ def test_evaluations_are_paired_over_methods_and_differ_between_encoders(out, ce
     assert lengths["dqn", None][0] != lengths["pvn", 3][0]  # the same seed, but more sticky actions
 
 
-def test_the_report_takes_them_and_says_what_differs(out, tmp_path, capsys, monkeypatch):
+def test_the_report_takes_them_and_says_what_differs(
+    out: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     report, sticky = tmp_path / "report", {}
-    trajectory, make = galleries.trajectory, galleries.make
 
-    def remembered_trajectory(env, options, *rest, **more):
+    def remembered_trajectory(env: Any, options: Any, *rest: Any, **more: Any) -> Trajectory:
         sticky["played"] = options["sticky"]
         return trajectory(env, options, *rest, **more)
 
-    def remembered_make(env, num_envs, **options):
+    def remembered_make(env: Any, num_envs: Any, **options: Any) -> Env:
         sticky["measured"] = options["sticky"]
         return make(env, num_envs, **options)
 
@@ -177,7 +189,7 @@ def test_the_report_takes_them_and_says_what_differs(out, tmp_path, capsys, monk
     assert page.count("<dt>learned from</dt>") == 2  # the random initialisation learned from nothing
 
 
-def test_nothing_is_run_again(out):
+def test_nothing_is_run_again(out: Path) -> None:
     engine = Here()
     study_run(StudyRunConfig(out.parent / "study.toml", out), engine)
     assert engine.started == []

@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,7 +33,7 @@ def changed(old: str, new: str) -> set[str]:
     return {kind for kind in KINDS if ids(TINY, kind) != ids(other, kind)}
 
 
-def test_the_grid_is_laid_out_once():
+def test_the_grid_is_laid_out_once() -> None:
     laid_out = plan(parse(TINY), ROOT)
     # 1 data set; 2 methods x 2 seeds; as many runs of agents; 1 dqn; 4 + 1 evaluations; 1 random policy
     kinds = [stage.kind for stage in laid_out.stages]
@@ -40,7 +41,7 @@ def test_the_grid_is_laid_out_once():
         "collect": 1, "pretrain": 4, "online": 4, "evaluate": 5, "dqn": 1, "random-policy": 1,
     }  # fmt: skip
     assert laid_out == plan(parse(TINY), ROOT)
-    seen = set()
+    seen: set[str] = set()
     for stage in laid_out.stages:
         assert seen.issuperset(stage.needs)
         seen.add(stage.id)
@@ -53,7 +54,7 @@ def test_the_grid_is_laid_out_once():
     assert laid_out.random_policy == {"minatar/breakout": f"{end_to_end.run}/random.json"}
 
 
-def test_stages_are_named_by_what_they_are_and_counted_in_units_of_work():
+def test_stages_are_named_by_what_they_are_and_counted_in_units_of_work() -> None:
     units = {}
     for stage in plan(parse(TINY), ROOT).stages:
         name, _, mark = stage.id.rpartition("-")
@@ -101,24 +102,26 @@ def test_stages_are_named_by_what_they_are_and_counted_in_units_of_work():
         ("tasks = 8", 'tasks = 8\nthreshold = "sgd"', {"pretrain", "online", "evaluate"}),
     ],
 )
-def test_a_change_readdresses_what_depends_on_it_and_nothing_else(old, new, kinds):
+def test_a_change_readdresses_what_depends_on_it_and_nothing_else(old: str, new: str, kinds: Any) -> None:
     assert changed(old, new) == kinds
 
 
-def test_pretraining_steps_do_not_touch_the_random_initialisation():
+def test_pretraining_steps_do_not_touch_the_random_initialisation() -> None:
     before = {name for name in ids(TINY, "online") if "random" in name}
     after = {name for name in ids(TINY.replace("steps = 5", "steps = 6"), "online") if "random" in name}
     assert before == after
     assert len(before) == 2
 
 
-def test_an_address_does_not_depend_on_the_order_of_what_it_is_made_of():
+def test_an_address_does_not_depend_on_the_order_of_what_it_is_made_of() -> None:
     assert address("x", {"a": 1, "b": 2}, ["p", "q"]) == address("x", {"b": 2, "a": 1}, ["q", "p"])
     different = [address("x", {"a": 1}), address("y", {"a": 1}), address("x", {"a": 2}), address("x", {"a": 1}, ["p"])]
     assert len(set(different)) == 4
 
 
-def test_data_sets_that_are_there_are_used_together_and_known_by_their_content(tmp_path, monkeypatch):
+def test_data_sets_that_are_there_are_used_together_and_known_by_their_content(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     for seed in (0, 1, 2):
         collect(CollectConfig("minatar/breakout", Path(f"d{seed}"), steps=20, seed=seed), quiet=True)
@@ -135,7 +138,7 @@ def test_data_sets_that_are_there_are_used_together_and_known_by_their_content(t
     }
 
 
-def test_no_tasks_is_the_random_initialisation_and_shared():
+def test_no_tasks_is_the_random_initialisation_and_shared() -> None:
     grid = "tasks = [0, 8]\n" + TINY.replace("tasks = 8\n", "")
     laid_out = plan(parse(grid), ROOT)
     untrained = {cell.run for cell in laid_out.cells if cell.method == "pvn" and cell.tasks == 0}
@@ -145,7 +148,7 @@ def test_no_tasks_is_the_random_initialisation_and_shared():
     assert sum(stage.kind == "pretrain" for stage in laid_out.stages) == 4
 
 
-def test_what_does_not_learn_from_data_is_not_repeated_for_every_data_set():
+def test_what_does_not_learn_from_data_is_not_repeated_for_every_data_set() -> None:
     grid = "tasks = [0, 8]\n" + TINY.replace("tasks = 8\n", "").replace("[seeds]", "[seeds]\ndata = 3")
     laid_out = plan(parse(grid), ROOT)
     drawn = [cell for cell in laid_out.cells if cell.method == "random"]
@@ -162,11 +165,11 @@ def test_what_does_not_learn_from_data_is_not_repeated_for_every_data_set():
     assert (kinds.count("collect"), kinds.count("pretrain")) == (3, 2 + 3 * 2)
 
 
-def agents(text: str) -> dict[tuple[str, int], list[str]]:
+def agents(text: str) -> dict[tuple[str, int | None], list[str]]:
     """Return the seeds of the agents that each encoder's command trains, by method and seed of the encoder."""
     laid_out = plan(parse(text), ROOT)
     commands = {stage.folder: stage.command for stage in laid_out.stages if stage.kind == "online"}
-    found: dict[tuple[str, int], list[str]] = {}
+    found: dict[tuple[str, int | None], list[str]] = {}
     for cell in laid_out.cells:
         if cell.encoder:
             command = commands[cell.run]
@@ -177,7 +180,7 @@ def agents(text: str) -> dict[tuple[str, int], list[str]]:
     return found
 
 
-def test_encoders_of_a_method_share_no_agents_and_methods_do():
+def test_encoders_of_a_method_share_no_agents_and_methods_do() -> None:
     # 2 data sets x 2 encoders x 2 agents; the random initialisation, which learns from neither, has 2 encoders
     assert agents(TINY.replace("[seeds]", "[seeds]\ndata = 2")) == {
         ("pvn", 0): ["0-1", "4-5"], ("pvn", 1): ["2-3", "6-7"], ("random", 0): ["0-1"], ("random", 1): ["2-3"],
@@ -187,7 +190,7 @@ def test_encoders_of_a_method_share_no_agents_and_methods_do():
     }  # fmt: skip
 
 
-def test_agents_on_one_encoder_are_told_apart_by_their_variant():
+def test_agents_on_one_encoder_are_told_apart_by_their_variant() -> None:
     text = TINY + "[methods.sticky]\nmethod = 'pvn'\ntasks = 8\n[methods.sticky.env]\nsticky = 0.3\n"
     laid_out = plan(parse(text), ROOT)
     own = {name: [cell for cell in laid_out.cells if cell.method == name] for name in ("pvn", "sticky")}
@@ -200,13 +203,13 @@ def test_agents_on_one_encoder_are_told_apart_by_their_variant():
     assert stages[own["sticky"][0].run].expect["env_options"] == {**MINATAR, "sticky": 0.3}
 
 
-def test_paired_encoders_learn_from_the_data_set_at_their_place():
+def test_paired_encoders_learn_from_the_data_set_at_their_place() -> None:
     text = TINY.replace("[seeds]", "[seeds]\ndata = [4, 5]\npair = true").replace(
         "pretraining = 2", "pretraining = [8, 9]"
     )
     laid_out = plan(parse(text), ROOT)
     found = [
-        (cell.method, cell.data_seed, cell.pretraining_seed, cell.seeds, cell.data.rpartition("-")[0])
+        (cell.method, cell.data_seed, cell.pretraining_seed, cell.seeds, str(cell.data).rpartition("-")[0])
         for cell in laid_out.cells
         if cell.encoder
     ]
@@ -225,7 +228,7 @@ def test_paired_encoders_learn_from_the_data_set_at_their_place():
     assert (kinds.count("collect"), kinds.count("pretrain")) == (2, 4)
 
 
-def test_a_yardstick_in_another_variant_is_not_the_data():
+def test_a_yardstick_in_another_variant_is_not_the_data() -> None:
     text = TINY.replace("[data]\nsteps = 300", '[data]\npolicy = "dqn"\nsteps = 60\nreplay_min = 20')
     assert sum(stage.kind == "dqn" for stage in plan(parse(text), ROOT).stages) == 1
     laid_out = plan(parse(text + "[methods.dqn.env]\nsticky = 0.3\n"), ROOT)
@@ -235,7 +238,7 @@ def test_a_yardstick_in_another_variant_is_not_the_data():
     assert played == {False: True, True: False}
 
 
-def test_what_comes_before_learning_is_counted_once():
+def test_what_comes_before_learning_is_counted_once() -> None:
     two = "[methods.max]\nmethod = 'pvn'\ntasks = 8\nbackup = 'max'\nthreshold = 'sgd'\n"
     stages = plan(parse(TINY.replace("tasks = 8", "tasks = 8\nthreshold = 'sgd'\nburn_in = 70") + two), ROOT).stages
     before = {stage.id.rpartition("-")[0]: stage.before for stage in stages if stage.kind == "pretrain"}
@@ -258,7 +261,7 @@ def test_what_comes_before_learning_is_counted_once():
 REGRESSION = "quantile regression threads 1"
 
 
-def test_the_plan_says_what_a_result_must_hold():
+def test_the_plan_says_what_a_result_must_hold() -> None:
     laid_out = plan(parse(TINY), ROOT)
     stages = {stage["id"]: stage for stage in laid_out.fields(parse(TINY))["stages"]}
     cell = laid_out.cells[0]
@@ -275,7 +278,7 @@ def test_the_plan_says_what_a_result_must_hold():
     assert stages[cell.stages[0]]["expect"] == {"transitions": 300}
 
 
-def test_methods_without_tasks_are_not_multiplied():
+def test_methods_without_tasks_are_not_multiplied() -> None:
     grid = "tasks = [4, 8]\nwidths = [1, 2]\n" + TINY.replace("tasks = 8\n", "") + "[methods.bc]\n"
     cells = plan(parse(grid), ROOT).cells
     assert sum(cell.method == "pvn" for cell in cells) == 2 * 2 * 2
@@ -284,7 +287,7 @@ def test_methods_without_tasks_are_not_multiplied():
     assert {cell.width for cell in cells if cell.method == "bc"} == {1, 2}
 
 
-def test_the_data_of_a_dqn_is_recorded_with_all_of_its_settings():
+def test_the_data_of_a_dqn_is_recorded_with_all_of_its_settings() -> None:
     text = TINY.replace("steps = 300", 'policy = "dqn"\nsteps = 300\nupdate_every = 3')
     laid_out = plan(parse(text), ROOT)
     stage = laid_out.stages[0]
@@ -300,7 +303,7 @@ def test_the_data_of_a_dqn_is_recorded_with_all_of_its_settings():
 
 
 @pytest.mark.parametrize("first", [False, True])
-def test_a_recorded_dqn_is_also_the_yardstick_of_its_seed(first):
+def test_a_recorded_dqn_is_also_the_yardstick_of_its_seed(first: bool) -> None:
     """Where data and yardstick have the same settings, the training of seed 0 runs once, whichever is named first."""
     text = TINY.replace("[data]\nsteps = 300", '[data]\npolicy = "dqn"\nsteps = 60\nreplay_min = 20')
     text = text.replace("seeds = 1", "seeds = 3")
@@ -315,10 +318,10 @@ def test_a_recorded_dqn_is_also_the_yardstick_of_its_seed(first):
     cells = [cell for cell in laid_out.cells if cell.method == "dqn"]
     assert [cell.seeds for cell in cells] == [(0,), (1,), (2,)]
     assert {cell.run for cell in cells} == {stage.folder for stage in trained}
-    assert laid_out.cells[0 if not first else 3].data.startswith("data/breakout-dqn-0-")
+    assert str(laid_out.cells[0 if not first else 3].data).startswith("data/breakout-dqn-0-")
 
 
-def test_imports_fill_in_their_templates():
+def test_imports_fill_in_their_templates() -> None:
     text = TINY.replace("minatar/breakout", "atari/Pong").replace(
         "steps = 300", 'kind = "rlu"\nsource = "gs://x/{game}/run_{seed}-*"\nsplit = "mixed"'
     )
@@ -344,7 +347,7 @@ episodic_life = true
         TINY.replace("replay_min = 20\n\n[dqn]", "replay_min = 20\nhidden = [8, 4]\nclip_rewards = false\n\n[dqn]"),
     ],
 )
-def test_every_command_is_one_that_pvn_takes(text):
+def test_every_command_is_one_that_pvn_takes(text: Any) -> None:
     for stage in plan(parse(text), ROOT).stages:
         name, arguments = stage.command[1], list(stage.command[2:])
         kind = _load(COMMANDS[name].config)
@@ -361,11 +364,11 @@ def test_every_command_is_one_that_pvn_takes(text):
             assert (config.double, config.huber) == (False, True)
 
 
-def test_seeds_are_written_as_the_command_line_takes_them():
+def test_seeds_are_written_as_the_command_line_takes_them() -> None:
     assert [seed_text(seeds) for seeds in ((0,), (0, 1, 2), (0, 3, 5), (4, 5))] == ["0", "0-2", "0,3,5", "4-5"]
 
 
-def test_the_shipped_studies_are_valid():
+def test_the_shipped_studies_are_valid() -> None:
     sizes = {}
     for path in STUDIES.glob("*.toml"):
         study = load_study(path)
@@ -380,7 +383,7 @@ def test_the_shipped_studies_are_valid():
     assert set(sizes) == {"demo", *twins}
 
 
-def test_the_papers_comparison_is_planned_as_the_paper_made_it():
+def test_the_papers_comparison_is_planned_as_the_paper_made_it() -> None:
     """DQN with Dopamine's sticky actions, agents without; encoder i from run i, with agents of its own."""
     study = load_study(STUDIES / "paper-main.toml")
     laid_out = plan(study, ROOT)
@@ -399,24 +402,26 @@ def test_the_papers_comparison_is_planned_as_the_paper_made_it():
         (1, 1, (0, 1, 2)), (2, 2, (3, 4, 5)), (3, 3, (6, 7, 8)),
     ]  # fmt: skip
     for cell in pvn:
-        assert f"atari_episodes_ordered/Pong/run_{cell.data_seed}-*" in commands[cell.data]
-        assert "--threshold sgd" in commands[cell.encoder]
-        assert "--preset paper" in commands[cell.encoder]
+        assert f"atari_episodes_ordered/Pong/run_{cell.data_seed}-*" in commands[str(cell.data)]
+        assert "--threshold sgd" in commands[str(cell.encoder)]
+        assert "--preset paper" in commands[str(cell.encoder)]
     before = {stage.folder: stage.before for stage in laid_out.stages if stage.kind == "pretrain"}
-    assert before[pvn[0].encoder] == {REGRESSION: 62_500.0}  # how many states an import brings is not known
+    assert before[str(pvn[0].encoder)] == {REGRESSION: 62_500.0}  # how many states an import brings is not known
 
 
 @pytest.mark.parametrize("name", ["paper-ablations", "paper-scaling"])
-def test_the_papers_other_studies_share_its_seeds_and_thresholds(name):
+def test_the_papers_other_studies_share_its_seeds_and_thresholds(name: str) -> None:
     laid_out = plan(load_study(STUDIES / f"{name}.toml"), ROOT)
     trained = [cell for cell in laid_out.cells if cell.data_seed is not None]
     assert {(cell.data_seed, cell.pretraining_seed) for cell in trained} == {(1, 1), (2, 2), (3, 3)}
     commands = {stage.folder: stage.command for stage in laid_out.stages if stage.kind == "pretrain"}
     for cell in trained:
-        assert ("sgd" in commands[cell.encoder]) == (cell.method != "pvn-hash")  # whose proportion needs no threshold
+        assert ("sgd" in commands[str(cell.encoder)]) == (
+            cell.method != "pvn-hash"
+        )  # whose proportion needs no threshold
 
 
-def test_the_clock_is_simulated():
+def test_the_clock_is_simulated() -> None:
     laid_out = plan(parse(TINY), ROOT)
     times = {"collect": 1.0, "pretrain": 2.0, "online": 3.0, "evaluate": 4.0, "dqn": 20.0, "random-policy": 5.0}
     seconds = {stage.id: times[stage.kind] for stage in laid_out.stages}
@@ -430,7 +435,7 @@ def test_the_clock_is_simulated():
     assert makespan(laid_out.stages, seconds, 100) == 25.0
 
 
-def test_the_stages_of_a_recorded_dqn_belong_to_its_data_set_alone():
+def test_the_stages_of_a_recorded_dqn_belong_to_its_data_set_alone() -> None:
     text = TINY.replace("[data]\nsteps = 300", '[data]\npolicy = "dqn"\nsteps = 60\nreplay_min = 20\niterations = 5')
     (trained,) = (stage for stage in plan(parse(text), ROOT).stages if stage.kind == "dqn")  # once, for both
     command = " ".join(trained.command)

@@ -1,6 +1,7 @@
 """Estimates come from what was measured: finished stages, remembered rates, and width by multiply-adds."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,15 +28,15 @@ from tests.study.helpers import TINY, parse
 ROOT = Path("runs/x")
 
 
-def event(stage: str, what: str, seconds: float | None = None) -> dict:
+def event(stage: str, what: str, seconds: float | None = None) -> dict[str, Any]:
     return {"time": 0.0, "stage": stage, "event": what, "seconds": seconds}
 
 
-def stage(name: str, rate: str, units: float, **more) -> Stage:
+def stage(name: str, rate: str, units: float, **more: Any) -> Stage:
     return Stage(name, "online", name, ("pvn",), rate=rate, units=units, **more)
 
 
-def test_rates_of_finished_stages_are_time_over_work():
+def test_rates_of_finished_stages_are_time_over_work() -> None:
     stages = [stage("a", "r", 100), stage("b", "r", 300), stage("c", "r", 500), stage("d", "s", 0)]
     log = [event("a", "start"), event("a", "done", 10.0), event("b", "start"), event("b", "done", 50.0)]
     log += [event("c", "start"), event("c", "start"), event("c", "done", 1.0)]  # killed once: its time is not whole
@@ -45,7 +46,7 @@ def test_rates_of_finished_stages_are_time_over_work():
     assert estimate(stages[2], rates, None).seconds == pytest.approx(500 * 60 / 400)
 
 
-def test_a_measured_rate_adds_the_start_and_the_indicators():
+def test_a_measured_rate_adds_the_start_and_the_indicators() -> None:
     one = stage("a", "r", 100, before={"i": 2000, "q": 7})
     rates = {"r": Rate(0.5, 3.0, MEASURED), "i": Rate(0.01, 0.0, MEASURED), "q": Rate(2.0, 0.0, MEASURED)}
     assert estimate(one, rates, None).seconds == pytest.approx(3 + 50 + 20 + 14)
@@ -53,17 +54,17 @@ def test_a_measured_rate_adds_the_start_and_the_indicators():
     assert estimate(one, {"r": Rate(0.5, 0.0, FINISHED)}, None).seconds == pytest.approx(50)  # it is in there
 
 
-def test_nothing_known_is_not_guessed():
+def test_nothing_known_is_not_guessed() -> None:
     assert estimate(stage("a", "r", 100), {}, "minatar/breakout").seconds is None
 
 
-def test_multiply_adds_are_those_of_the_layers():
+def test_multiply_adds_are_those_of_the_layers() -> None:
     # convolution 3x3 over 4 channels to 16 on 8x8 places, dense 1024 to 128
     assert multiply_adds("minatar/breakout", "minatar", 1) == 8 * 8 * 9 * 4 * 16 + 1024 * 128
     assert multiply_adds("minatar/breakout", "minatar", 2) == 8 * 8 * 9 * 4 * 32 + 2048 * 256
 
 
-def test_another_width_is_scaled_and_said_so():
+def test_another_width_is_scaled_and_said_so() -> None:
     rates = {"online minatar minatar x1 seeds 3 threads 1": Rate(0.5, 2.0, MEASURED)}
     wide = stage("a", "online minatar minatar x2 seeds 3 threads 1", 10)
     factor = (8 * 8 * 9 * 4 * 32 + 2048 * 256) / (8 * 8 * 9 * 4 * 16 + 1024 * 128)
@@ -74,7 +75,7 @@ def test_another_width_is_scaled_and_said_so():
     assert estimate(other, rates, "minatar/breakout").seconds is None
 
 
-def test_rates_are_remembered_and_a_damaged_file_is_as_none_and_named(caplog):
+def test_rates_are_remembered_and_a_damaged_file_is_as_none_and_named(caplog: pytest.LogCaptureFixture) -> None:
     assert remembered() == {}
     remember({"a": Rate(1.0, 2.0, MEASURED)})
     remember({"b": Rate(3.0, 4.0, MEASURED)})
@@ -86,7 +87,7 @@ def test_rates_are_remembered_and_a_damaged_file_is_as_none_and_named(caplog):
     assert "no rates are taken from there" in caplog.text
 
 
-def test_the_small_study_shows_every_rate_of_a_minatar_study():
+def test_the_small_study_shows_every_rate_of_a_minatar_study() -> None:
     study = parse("widths = [1, 2]\n" + TINY.replace("pretraining = 2", "pretraining = 3"))
     stages = plan(study, ROOT).stages
     small = plan(small_study(study, "minatar/breakout", SIZES["minatar"]), ROOT)
@@ -98,7 +99,7 @@ def test_the_small_study_shows_every_rate_of_a_minatar_study():
     assert all(one.seconds is not None for one in estimates(stages, known, study.environments).values())
 
 
-def test_the_small_study_regresses_for_one_step_and_times_it_apart():
+def test_the_small_study_regresses_for_one_step_and_times_it_apart() -> None:
     study = parse(TINY.replace("tasks = 8", "tasks = 8\nthreshold = 'sgd'\nburn_in = 90"))
     small = plan(small_study(study, "minatar/breakout", SIZES["minatar"]), ROOT)
     (one,) = [stage for stage in small.stages if stage.kind == "pretrain" and "-pvn-" in stage.id]
@@ -108,7 +109,7 @@ def test_the_small_study_regresses_for_one_step_and_times_it_apart():
     assert measure._indicators("minatar/breakout", 1).per_unit > 0
 
 
-def test_the_small_study_of_a_large_one_has_width_1_and_no_episodes():
+def test_the_small_study_of_a_large_one_has_width_1_and_no_episodes() -> None:
     text = "widths = [8]\n" + TINY.replace("minatar/breakout", "atari/Pong")
     small = plan(small_study(parse(text), "atari/Pong", LARGE), ROOT)
     chosen = select(small, None, episodes=False)
@@ -118,7 +119,7 @@ def test_the_small_study_of_a_large_one_has_width_1_and_no_episodes():
     )
 
 
-def test_what_is_not_estimated_counts_as_the_mean_of_its_kind_or_of_all():
+def test_what_is_not_estimated_counts_as_the_mean_of_its_kind_or_of_all() -> None:
     kinds = ["online", "online", "online", "dqn", "import"]
     stages = [Stage(name, kind, name, ("pvn",)) for name, kind in zip("abcde", kinds, strict=True)]
     found = {

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -14,12 +15,13 @@ import pytest
 from protovalue.cli import main
 from protovalue.errors import UserError
 from protovalue.files import read_json, write_json
+from protovalue.interrupt import Stop
 from protovalue.study import command
 from protovalue.study.command import _Progress, study_run
 from protovalue.study.config import StudyRunConfig
 from protovalue.study.engine import Ended, Job
 from protovalue.study.folder import Events
-from protovalue.study.plan import plan
+from protovalue.study.plan import Plan, plan
 from protovalue.study.schedule import Outcome, run_stages
 from protovalue.study.state import is_done
 from tests.study.helpers import TINY, evaluations, events, parse
@@ -31,7 +33,7 @@ SLOWER = TINY.replace("pretraining = 2\nonline = 2", "pretraining = 1\nonline = 
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory) -> Path:
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A study that ran to its end without interruption, with a method that fails on the way."""
     folder = tmp_path_factory.mktemp("study")
     broken = folder / "broken.py"
@@ -54,7 +56,7 @@ METHOD = Broken
 """
 
 
-def test_a_failed_stage_stops_only_what_needs_it(finished, capsys):
+def test_a_failed_stage_stops_only_what_needs_it(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = finished / "out"
     laid_out = plan_of(finished)
     state = {stage.id: is_done(stage, out) for stage in laid_out.stages}
@@ -76,11 +78,11 @@ def test_a_failed_stage_stops_only_what_needs_it(finished, capsys):
     }
 
 
-def plan_of(folder: Path):
+def plan_of(folder: Path) -> Plan:
     return plan(parse((folder / "study.toml").read_text()), folder / "out")
 
 
-def test_the_folder_says_what_was_done(finished):
+def test_the_folder_says_what_was_done(finished: Path) -> None:
     out = finished / "out"
     study = read_json(out / "study.json")
     assert (study["format"], study["version"], study["name"]) == ("protovalue study", 1, "tiny")
@@ -100,7 +102,7 @@ def test_the_folder_says_what_was_done(finished):
     assert (out / "logs").is_dir()
 
 
-def test_what_is_done_is_not_run_again(finished, capfd):
+def test_what_is_done_is_not_run_again(finished: Path, capfd: pytest.CaptureFixture[str]) -> None:
     before = events(finished / "out")
     text = (finished / "study.toml").read_text()
     fixed = finished / "fixed.toml"
@@ -110,7 +112,7 @@ def test_what_is_done_is_not_run_again(finished, capfd):
     assert "10 stages, 10 of them done" in capfd.readouterr().err
 
 
-def test_a_study_killed_three_times_with_9_ends_as_one_that_was_not(finished, tmp_path):
+def test_a_study_killed_three_times_with_9_ends_as_one_that_was_not(finished: Path, tmp_path: Path) -> None:
     text = (finished / "study.toml").read_text()
     file, out = tmp_path / "study.toml", tmp_path / "out"
     file.write_text(text[: text.index("[methods.broken]")])
@@ -152,7 +154,8 @@ class Rigged:
     """An engine whose jobs end with one code, at once or when they are interrupted."""
 
     def __init__(self, code: int = 0, slots: int = 1, hold: bool = False) -> None:
-        self.code, self.slots, self.hold, self.started, self.interrupts = code, slots, hold, [], 0
+        self.code, self.slots, self.hold, self.interrupts = code, slots, hold, 0
+        self.started: list[str] = []
         self._running: list[Job] = []
 
     def start(self, job: Job) -> None:
@@ -172,13 +175,9 @@ class Rigged:
         pass
 
 
-class Now:
-    requested = False
-
-
-def test_a_stage_that_claims_success_without_a_result_failed(tmp_path):
+def test_a_stage_that_claims_success_without_a_result_failed(tmp_path: Path) -> None:
     laid_out = plan(parse(TINY), tmp_path)
-    outcome = run_stages(laid_out.stages, (), Rigged(), tmp_path, Events(tmp_path), Now(), lambda *_: None)
+    outcome = run_stages(laid_out.stages, (), Rigged(), tmp_path, Events(tmp_path), Stop(), lambda *_: None)
     data = laid_out.stages[0].id
     assert "is not complete" in outcome.failed[data]
     # what needs the data set: 4 encoders, 4 runs of agents, 4 evaluations
@@ -188,15 +187,15 @@ def test_a_stage_that_claims_success_without_a_result_failed(tmp_path):
     )
 
 
-def test_an_interruption_asks_once_and_starts_nothing_more(tmp_path):
-    laid_out, engine, stop = plan(parse(TINY), tmp_path), Rigged(130, slots=2, hold=True), Now()
+def test_an_interruption_asks_once_and_starts_nothing_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    laid_out, engine, stop = plan(parse(TINY), tmp_path), Rigged(130, slots=2, hold=True), Stop()
     start = engine.start
 
     def then_stop(job: Job) -> None:
         start(job)
-        stop.requested = True
+        stop.signal = signal.SIGINT
 
-    engine.start = then_stop
+    monkeypatch.setattr(engine, "start", then_stop)
     outcome = run_stages(laid_out.stages, (), engine, tmp_path, Events(tmp_path), stop, lambda *_: None)
     assert outcome.interrupted
     assert (len(engine.started), engine.interrupts) == (2, 1)
@@ -204,14 +203,14 @@ def test_an_interruption_asks_once_and_starts_nothing_more(tmp_path):
     assert not outcome.failed
 
 
-def test_stages_start_in_the_order_of_the_plan(tmp_path):
+def test_stages_start_in_the_order_of_the_plan(tmp_path: Path) -> None:
     laid_out, engine = plan(parse(TINY), tmp_path), Rigged()
-    run_stages(laid_out.stages, (), engine, tmp_path, Events(tmp_path), Now(), lambda *_: None)
+    run_stages(laid_out.stages, (), engine, tmp_path, Events(tmp_path), Stop(), lambda *_: None)
     data, dqn = laid_out.stages[0].id, next(stage.id for stage in laid_out.stages if stage.kind == "dqn")
     assert engine.started == [data, dqn]  # all others need one of these, which do not succeed here
 
 
-def test_events_go_on_after_a_line_that_was_cut_short(tmp_path):
+def test_events_go_on_after_a_line_that_was_cut_short(tmp_path: Path) -> None:
     Events(tmp_path).write("a", "start")
     with (tmp_path / "events.jsonl").open("a") as file:
         file.write('{"time": 1, "sta')
@@ -219,7 +218,7 @@ def test_events_go_on_after_a_line_that_was_cut_short(tmp_path):
     assert [event["stage"] for event in events(tmp_path)] == ["a", "b"]
 
 
-def test_another_folder_is_left_alone(tmp_path, capsys):
+def test_another_folder_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "precious.txt").write_text("mine")
     (tmp_path / "study.toml").write_text(TINY)
     assert main(["study", "run", str(tmp_path / "study.toml"), "--out", str(tmp_path)]) == 2
@@ -236,7 +235,9 @@ def test_another_folder_is_left_alone(tmp_path, capsys):
         (None, "damaged"),
     ],
 )
-def test_another_study_is_not_overwritten(fields, expected, tmp_path, capsys):
+def test_another_study_is_not_overwritten(
+    fields: dict[str, Any] | None, expected: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out, file = tmp_path / "out", tmp_path / "study.toml"
     file.write_text(TINY)
     out.mkdir()
@@ -250,7 +251,7 @@ def test_another_study_is_not_overwritten(fields, expected, tmp_path, capsys):
     assert {path.name: path.read_bytes() for path in out.iterdir()} == {"study.json": before}
 
 
-def test_a_folder_that_was_killed_before_its_plan_was_written_is_taken(tmp_path):
+def test_a_folder_that_was_killed_before_its_plan_was_written_is_taken(tmp_path: Path) -> None:
     out, file = tmp_path / "out", tmp_path / "study.toml"
     file.write_text(TINY)
     out.mkdir()
@@ -261,7 +262,9 @@ def test_a_folder_that_was_killed_before_its_plan_was_written_is_taken(tmp_path)
     assert read_json(out / "study.json")["name"] == "tiny"
 
 
-def test_more_threads_than_cores_are_warned_of(tmp_path, capsys, monkeypatch):
+def test_more_threads_than_cores_are_warned_of(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = tmp_path / "study.toml"
     file.write_text("threads = 2\n" + TINY)
     monkeypatch.setattr(command, "cpu_count", lambda: 5)
@@ -272,10 +275,10 @@ def test_more_threads_than_cores_are_warned_of(tmp_path, capsys, monkeypatch):
         assert said == warned
 
 
-def test_the_time_left_is_that_of_the_scheduler(tmp_path, monkeypatch):
+def test_the_time_left_is_that_of_the_scheduler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     study, now = parse(TINY), [0.0]
     laid_out = plan(study, tmp_path)
-    monkeypatch.setattr(command.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
     progress = _Progress(study, laid_out, tmp_path, (), 2)
     assert progress.left((), ()) == "time left not known before a stage is done"
     times = {"collect": 10.0, "pretrain": 20.0, "online": 30.0, "evaluate": 40.0, "dqn": 200.0, "random-policy": 50.0}

@@ -3,13 +3,14 @@
 import re
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from protovalue.cli import main
 from protovalue.errors import UserError
-from protovalue.tabular import command, experiments
+from protovalue.tabular import command, experiments, gridworlds
 from protovalue.tabular.config import TabularConfig
 
 PICTURES = {"protovalues", "contrast", "spectrum", "claim", "theorem", "learned"}
@@ -17,7 +18,7 @@ MAZE = "#######\n#.#...#\n#...#.#\n#######\n"
 
 
 @pytest.fixture
-def quick(monkeypatch):
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Less of everything: what is tested here is the page, not the numbers."""
     monkeypatch.setattr(experiments, "RUNS", 2)
     monkeypatch.setattr(experiments, "STEPS", 30)
@@ -36,7 +37,7 @@ class Page(HTMLParser):
         self.open: list[str] = []
         self.feed(text)
 
-    def handle_starttag(self, tag, attrs):
+    def handle_starttag(self, tag: Any, attrs: Any) -> None:
         given = dict(attrs)
         if tag == "img":
             self.sources.append(given["src"])
@@ -44,16 +45,16 @@ class Page(HTMLParser):
         if tag not in ("meta", "img"):
             self.open.append(tag)
 
-    def handle_endtag(self, tag):
+    def handle_endtag(self, tag: Any) -> None:
         assert self.open.pop() == tag
 
-    def handle_data(self, data):
+    def handle_data(self, data: Any) -> None:
         if "style" not in self.open:
             self.text = " ".join([*self.text.split(), *data.split()])
 
 
 @pytest.mark.parametrize("world", ["ring", "map"])
-def test_page(quick, tmp_path: Path, capsys, world):
+def test_page(quick: None, tmp_path: Path, capsys: pytest.CaptureFixture[str], world: str) -> None:
     maze = tmp_path / "<maze>.txt"
     maze.write_text(MAZE)
     which = ["--map", str(maze), "--walls", "renormalise"] if world == "map" else [world, "--size", "9"]
@@ -72,7 +73,7 @@ def test_page(quick, tmp_path: Path, capsys, world):
     assert ("features d 3 (asked: 4)" in page.text) == (world == "ring")
 
 
-def test_numbers_on_the_page(quick, tmp_path: Path):
+def test_numbers_on_the_page(quick: None, tmp_path: Path) -> None:
     assert main(["tabular", "four-rooms", "--out", str(tmp_path)]) == 0
     text = Page((tmp_path / "index.html").read_text()).text
     assert "states 104" in text
@@ -83,12 +84,12 @@ def test_numbers_on_the_page(quick, tmp_path: Path):
 
 
 @pytest.mark.parametrize(("asked", "used"), [(1, 1), (2, 1), (3, 3), (4, 3), (5, 5)])
-def test_dimensions_step_down_to_a_gap(asked, used):
-    assert experiments.exact_objects(command.gridworlds.ring(9), 0.9, asked).d == used
+def test_dimensions_step_down_to_a_gap(asked: int, used: int) -> None:
+    assert experiments.exact_objects(gridworlds.ring(9), 0.9, asked).d == used
 
 
-def test_contrast_shows_the_most_secluded_state_and_the_share():
-    world = command.gridworlds.chain(20)
+def test_contrast_shows_the_most_secluded_state_and_the_share() -> None:
+    world = gridworlds.chain(20)
     one, many = experiments.contrast(world, 0.9, 0.25, seed=0)
     assert np.flatnonzero(one.reward).tolist() == [0]  # both ends return most; the first counts
     assert many.reward.sum() == 5
@@ -110,7 +111,7 @@ def test_contrast_shows_the_most_secluded_state_and_the_share():
         ({"map": Path("missing.txt")}, "missing.txt: no such file"),
     ],
 )
-def test_refused(tmp_path: Path, flags, message):
+def test_refused(tmp_path: Path, flags: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         command.tabular(TabularConfig(out=tmp_path / "out", **flags))
     assert not (tmp_path / "out").exists()
@@ -128,12 +129,12 @@ def test_refused(tmp_path: Path, flags, message):
         {"seed": -1},
     ],
 )
-def test_settings_out_of_range(tmp_path: Path, flags):
+def test_settings_out_of_range(tmp_path: Path, flags: dict[str, Any]) -> None:
     with pytest.raises(UserError, match=f"--{next(iter(flags))}: found"):
         TabularConfig(out=tmp_path, world="ring", **flags)
 
 
-def test_a_bad_map_ends_with_one_line_and_code_2(tmp_path: Path, capsys):
+def test_a_bad_map_ends_with_one_line_and_code_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "maze.txt").write_text("..\n.?\n")
     assert main(["tabular", "--map", str(tmp_path / "maze.txt"), "--out", str(tmp_path / "out")]) == 2
     lines = capsys.readouterr().err.splitlines()

@@ -8,7 +8,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 TEXT = (DOCS / "tabular.md").read_text(encoding="utf-8")
 
 
-def test_code_prints_what_the_page_says():
+def test_code_prints_what_the_page_says() -> None:
     blocks = re.findall(r"```pycon\n(.*?)```", TEXT, flags=re.DOTALL)
     assert len(blocks) >= 7
     parser, runner = doctest.DocTestParser(), doctest.DocTestRunner(verbose=False)
@@ -21,7 +21,7 @@ def test_code_prints_what_the_page_says():
     assert not output, "".join(output)
 
 
-def test_pictures_are_there_and_small():
+def test_pictures_are_there_and_small() -> None:
     pictures = [DOCS / path for path in re.findall(r"!\[[^\]]+\]\(([^)]+)\)", TEXT)]
     assert len(pictures) == 6
     assert {path.name for path in pictures} == {path.name for path in (DOCS / "images" / "tabular").iterdir()}

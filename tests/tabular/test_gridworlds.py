@@ -1,6 +1,7 @@
 """Worlds: transitions worked out by hand, the two wall conventions, and what is wrong with a bad map."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 
 from protovalue.errors import UserError
 from protovalue.tabular import gridworlds
+from protovalue.tabular.gridworlds import World
 from protovalue.tabular.protovalues import laplacian
 
 # Three cells in an L:  0 1
@@ -16,11 +18,11 @@ from protovalue.tabular.protovalues import laplacian
 CORNER = "..\n.#\n"
 
 
-def corner(walls):
+def corner(walls: Any) -> World:
     return gridworlds.grid_world(gridworlds.parse_map(CORNER, "corner"), "corner", walls)
 
 
-def test_moves_of_a_corner_that_stays_at_walls():
+def test_moves_of_a_corner_that_stays_at_walls() -> None:
     world = corner("stay")
     after = {
         name: P.toarray().argmax(axis=1).tolist() for name, P in zip(world.actions, world.transitions, strict=True)
@@ -30,23 +32,25 @@ def test_moves_of_a_corner_that_stays_at_walls():
     assert world.symmetric
 
 
-def test_moves_of_a_corner_that_renormalises():
+def test_moves_of_a_corner_that_renormalises() -> None:
     world = corner("renormalise")
     # Cell 0 has two free neighbours: an action into a wall takes either. Cells 1 and 2 can only go to 0.
-    np.testing.assert_allclose(world.transitions[0].toarray(), [[0, 0.5, 0.5], [1, 0, 0], [1, 0, 0]])  # up
+    np.testing.assert_allclose(
+        world.transitions[0].toarray(), [[0.0, 0.5, 0.5], [1.0, 0.0, 0.0], [1.0, 0.0, 0.0]]
+    )  # up
     np.testing.assert_allclose(world.transitions[1].toarray(), [[0, 1, 0], [1, 0, 0], [1, 0, 0]])  # right
-    np.testing.assert_allclose(world.random_walk.toarray(), [[0, 0.5, 0.5], [1, 0, 0], [1, 0, 0]])
+    np.testing.assert_allclose(world.random_walk.toarray(), [[0.0, 0.5, 0.5], [1.0, 0.0, 0.0], [1.0, 0.0, 0.0]])
     assert not world.symmetric
 
 
-def test_four_rooms():
+def test_four_rooms() -> None:
     world = gridworlds.four_rooms()
     assert world.num_states == 104
     assert world.walls is not None
     assert world.walls.shape == (13, 13)
     # Rooms of 5x5, 5x6, 5x5 and 5x4 cells have 40 + 49 + 40 + 31 inner edges; each of four doors adds two.
     assert world.adjacency.sum() / 2 == 160 + 8
-    degrees = world.adjacency.sum(axis=1)
+    degrees: np.ndarray = world.adjacency.sum(axis=1)
     doors = [
         state for state, cell in enumerate(world.observations.tolist()) if cell in ([3, 6], [6, 2], [7, 9], [10, 6])
     ]
@@ -54,18 +58,18 @@ def test_four_rooms():
 
 
 @pytest.mark.parametrize("world", [gridworlds.four_rooms(), gridworlds.open_grid(3, 5)])
-def test_stay_walk_is_identity_minus_a_quarter_of_the_laplacian(world):
+def test_stay_walk_is_identity_minus_a_quarter_of_the_laplacian(world: Any) -> None:
     expected = np.eye(world.num_states) - laplacian(world.adjacency).toarray() / 4
     np.testing.assert_allclose(world.random_walk.toarray(), expected, atol=1e-15)
 
 
-def test_renormalised_walk_is_the_walk_on_the_graph():
+def test_renormalised_walk_is_the_walk_on_the_graph() -> None:
     world = gridworlds.four_rooms("renormalise")
     A = world.adjacency.toarray()
     np.testing.assert_allclose(world.random_walk.toarray(), A / A.sum(axis=1, keepdims=True), atol=1e-15)
 
 
-def test_ring_and_chain():
+def test_ring_and_chain() -> None:
     back, on = gridworlds.ring(4).transitions
     assert back.toarray().argmax(axis=1).tolist() == [3, 0, 1, 2]
     assert on.toarray().argmax(axis=1).tolist() == [1, 2, 3, 0]
@@ -77,7 +81,7 @@ def test_ring_and_chain():
 
 @given(st.integers(3, 40), st.integers(1, 5), st.integers(1, 4), st.integers(0, 1000))
 @settings(max_examples=25, deadline=None)
-def test_random_mdp_is_a_sparse_connected_mdp(n, num_actions, branching, seed):
+def test_random_mdp_is_a_sparse_connected_mdp(n: Any, num_actions: Any, branching: Any, seed: Any) -> None:
     world = gridworlds.random_mdp(n, np.random.default_rng(seed), num_actions, branching)
     for P in world.transitions:
         assert P.nnz <= branching * n
@@ -91,10 +95,10 @@ def test_random_mdp_is_a_sparse_connected_mdp(n, num_actions, branching, seed):
     assert A.diagonal().sum() == 0
 
 
-def test_random_mdp_depends_on_its_generator_only():
+def test_random_mdp_depends_on_its_generator_only() -> None:
     same = [gridworlds.random_mdp(20, np.random.default_rng(3)).random_walk.toarray() for _ in range(2)]
     other = gridworlds.random_mdp(20, np.random.default_rng(4)).random_walk.toarray()
-    np.testing.assert_array_equal(*same)
+    np.testing.assert_array_equal(same[0], same[1])
     assert (same[0] != other).any()
     assert not gridworlds.random_mdp(20, np.random.default_rng(3)).symmetric
 
@@ -114,7 +118,7 @@ def test_random_mdp_depends_on_its_generator_only():
         (".#.#.#.#.#.#.#.#..\n", "8 free cells .* and 3 more"),
     ],
 )
-def test_bad_maps(tmp_path: Path, text, message):
+def test_bad_maps(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "maze.txt"
     path.write_text(text)
     with pytest.raises(UserError, match=message) as caught:
@@ -123,7 +127,7 @@ def test_bad_maps(tmp_path: Path, text, message):
     assert str(path) in str(caught.value)
 
 
-def test_missing_and_binary_maps(tmp_path: Path):
+def test_missing_and_binary_maps(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no such file"):
         gridworlds.load_map(tmp_path / "none.txt")
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
@@ -133,7 +137,7 @@ def test_missing_and_binary_maps(tmp_path: Path):
         gridworlds.load_map(tmp_path)
 
 
-def test_map_file_with_spaces_dots_and_blank_lines_at_the_end(tmp_path: Path):
+def test_map_file_with_spaces_dots_and_blank_lines_at_the_end(tmp_path: Path) -> None:
     (tmp_path / "tiny.txt").write_text("####\r\n# .#\r\n####\r\n\r\n")
     world = gridworlds.load_map(tmp_path / "tiny.txt")
     assert world.name == "tiny"
@@ -145,6 +149,6 @@ def test_map_file_with_spaces_dots_and_blank_lines_at_the_end(tmp_path: Path):
     [lambda: gridworlds.open_grid(1, 1), lambda: gridworlds.chain(1), lambda: gridworlds.ring(2),
      lambda: gridworlds.random_mdp(2, np.random.default_rng(0))],
 )  # fmt: skip
-def test_worlds_that_are_too_small(make):
+def test_worlds_that_are_too_small(make: Any) -> None:
     with pytest.raises(UserError, match="expected"):
         make()

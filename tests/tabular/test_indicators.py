@@ -1,5 +1,7 @@
 """Families of sets: sizes, distributions, and a hash checked with Python's unbounded integers."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -9,7 +11,7 @@ from protovalue.tabular.indicators import HASH_PRIME, hash_sets, one_hot, random
 CELLS = gridworlds.four_rooms().observations
 
 
-def test_one_hot():
+def test_one_hot() -> None:
     np.testing.assert_array_equal(one_hot(5, 5, np.random.default_rng(0)), np.eye(5, dtype=bool))
     some = one_hot(50, 20, np.random.default_rng(0))
     assert (some.sum(axis=0) == 1).all()
@@ -18,7 +20,7 @@ def test_one_hot():
         one_hot(5, 6, np.random.default_rng(0))
 
 
-def test_random_sets_are_uniform():
+def test_random_sets_are_uniform() -> None:
     sets = random_sets(6, 6000, 2, np.random.default_rng(0))
     assert (sets.sum(axis=0) == 2).all()
     together = sets.astype(int) @ sets.T.astype(int)
@@ -30,17 +32,17 @@ def test_random_sets_are_uniform():
 class Scripted:
     """A stand-in for a generator that hands out prepared integers."""
 
-    def __init__(self, *arrays):
+    def __init__(self, *arrays: Any) -> None:
         self.arrays = list(arrays)
 
-    def integers(self, high, size):
+    def integers(self, high: Any, size: Any) -> np.ndarray:
         array = np.asarray(self.arrays.pop(0))
         assert high == HASH_PRIME
         assert array.shape == (size if isinstance(size, tuple) else (size,))
         return array
 
 
-def test_hash_by_unbounded_integers():
+def test_hash_by_unbounded_integers() -> None:
     rng = np.random.default_rng(0)
     seen = rng.integers(-(2**62), 2**62, size=(40, 3))  # products would overflow 64 bits
     offset, factors = [5, 8190], [[8190, 1], [17, 8190], [3, 4000]]
@@ -53,25 +55,25 @@ def test_hash_by_unbounded_integers():
     assert not sets.all()
 
 
-def test_hash_redraws_zero_factors():
+def test_hash_redraws_zero_factors() -> None:
     sets = hash_sets(np.array([[0], [1]]), 2, 0.5, Scripted([0, 0], [[0, 3]], [[2]]))  # type: ignore[arg-type]
     # Task 0 uses the second draw, 2: h = 0, 2 -> buckets 0, 0. Task 1: h = 0, 3 -> buckets 0, 1.
     assert sets.tolist() == [[True, True], [True, False]]
 
 
-def test_hash_covers_the_proportion_on_average():
+def test_hash_covers_the_proportion_on_average() -> None:
     share = hash_sets(CELLS, 4000, 0.1, np.random.default_rng(0)).mean(axis=1)
     np.testing.assert_allclose(share, 0.1, atol=5 * np.sqrt(0.09 / 4000))  # for every state
 
 
 @pytest.mark.parametrize("proportion", [0.01, 0.1, 0.5])
-def test_random_networks_cover_the_proportion_exactly(proportion):
+def test_random_networks_cover_the_proportion_exactly(proportion: float) -> None:
     sets = random_network_sets(CELLS, 30, proportion, np.random.default_rng(0))
     assert (sets.sum(axis=0) == round(104 * proportion)).all()
     assert len(np.unique(sets, axis=1).T) > 5  # networks differ
 
 
-def test_random_networks_keep_neighbours_together_and_hashes_do_not():
+def test_random_networks_keep_neighbours_together_and_hashes_do_not() -> None:
     world = gridworlds.four_rooms()
     edges = np.argwhere(np.triu(world.adjacency.toarray()))
     rng = np.random.default_rng(0)
@@ -87,5 +89,5 @@ def test_random_networks_keep_neighbours_together_and_hashes_do_not():
     assert cut["hash"] > 0.12
 
 
-def test_one_column_that_never_changes_is_harmless():
+def test_one_column_that_never_changes_is_harmless() -> None:
     assert random_network_sets(gridworlds.chain(10).observations, 3, 0.2, np.random.default_rng(0)).sum() == 6

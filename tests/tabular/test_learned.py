@@ -1,5 +1,7 @@
 """Temporal-difference learning: the data are the walk, the values are right, and the subspace is found."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -9,7 +11,7 @@ from protovalue.tabular.subspaces import mean_angle
 
 
 @pytest.mark.parametrize("world", [gridworlds.chain(4), gridworlds.random_mdp(5, np.random.default_rng(0))])
-def test_walk_follows_the_transition_probabilities(world):
+def test_walk_follows_the_transition_probabilities(world: Any) -> None:
     data = walk(world, 60_000, np.random.default_rng(1), walkers=50)
     assert len(data.state) == 60_000
     n, A = world.num_states, len(world.actions)
@@ -24,12 +26,12 @@ def test_walk_follows_the_transition_probabilities(world):
     np.testing.assert_allclose(counts.sum(axis=(1, 2)) / 60_000, 1 / A, atol=0.015)
 
 
-def test_each_walker_goes_on_from_where_it_is():
+def test_each_walker_goes_on_from_where_it_is() -> None:
     data = walk(gridworlds.ring(30), 1000, np.random.default_rng(0), walkers=10)
     np.testing.assert_array_equal(data.state[10:], data.next_state[:-10])
 
 
-def test_enough_features_learn_the_exact_values():
+def test_enough_features_learn_the_exact_values() -> None:
     # Chain of 2, sets {1} and {0, 1}, gamma = 1/2. Of {1}: psi(x, a) = [[1/4, 3/4], [5/4, 7/4]] (see test_successor);
     # of all states: 1 / (1 - gamma) = 2 everywhere.
     data = walk(gridworlds.chain(2), 2000, np.random.default_rng(0), walkers=4)
@@ -40,7 +42,7 @@ def test_enough_features_learn_the_exact_values():
     np.testing.assert_allclose(psi[:, 1], 2, atol=1e-3)
 
 
-def test_one_feature_finds_the_best_direction():
+def test_one_feature_finds_the_best_direction() -> None:
     # All single states of a ring as tasks and d = 1: by symmetry the best direction is the constant one.
     world = gridworlds.ring(7)
     data = walk(world, 5000, np.random.default_rng(0))
@@ -57,7 +59,7 @@ def test_one_feature_finds_the_best_direction():
     np.testing.assert_array_equal(seen[-1][1], phi)
 
 
-def test_four_rooms_comes_near_the_exact_subspace():
+def test_four_rooms_comes_near_the_exact_subspace() -> None:
     world = gridworlds.four_rooms()
     n, gamma = 104, 0.95
     psi = np.linalg.inv(np.eye(n) - gamma * world.random_walk.toarray())
@@ -67,7 +69,7 @@ def test_four_rooms_comes_near_the_exact_subspace():
     assert mean_angle(phi, rooms) < 8  # from 80 degrees at random
 
 
-def test_same_seed_same_features():
+def test_same_seed_same_features() -> None:
     world = gridworlds.ring(5)
     data = walk(world, 500, np.random.default_rng(0), walkers=5)
     runs = [learn(data, np.eye(5, dtype=bool), 2, LearnedConfig(2, 0.9, steps=20), seed)[0] for seed in (0, 0, 1)]
@@ -75,7 +77,7 @@ def test_same_seed_same_features():
     assert (runs[0] != runs[2]).any()
 
 
-def test_a_target_that_keeps_all_of_itself_never_learns():
+def test_a_target_that_keeps_all_of_itself_never_learns() -> None:
     # The same chain as above. A frozen random target is not the value function, and nothing can bootstrap from it.
     data = walk(gridworlds.chain(2), 2000, np.random.default_rng(0), walkers=4)
     sets = np.array([[True], [True]])

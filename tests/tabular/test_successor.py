@@ -1,5 +1,7 @@
 """The successor representation and measure: sums of powers, hand-solved chains, extremes of gamma."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -18,7 +20,7 @@ WORLDS = [
 ]
 
 
-def test_two_states_by_hand():
+def test_two_states_by_hand() -> None:
     # From either of two states a step stays or moves, each with 1/2. With gamma = 1/2, the value of the other state is
     # z = (x + z) / 4 and of the same one x = 1 + (x + z) / 4, so x - z = 1, z = 1/2 and x = 3/2.
     P = gridworlds.chain(2).random_walk
@@ -26,7 +28,7 @@ def test_two_states_by_hand():
 
 
 @pytest.mark.parametrize("world", WORLDS)
-def test_sum_over_time(world):
+def test_sum_over_time(world: Any) -> None:
     P = world.random_walk.toarray()
     total, power = np.zeros_like(P), np.eye(len(P))
     for _ in range(400):  # the rest is below .9^400 / .1 = 5e-18
@@ -35,13 +37,13 @@ def test_sum_over_time(world):
     np.testing.assert_allclose(successor_representation(world.random_walk, 0.9), total, atol=1e-12)
 
 
-def test_gamma_zero_sees_only_the_present():
+def test_gamma_zero_sees_only_the_present() -> None:
     world = WORLDS[0]
     np.testing.assert_array_equal(successor_representation(world.random_walk, 0.0), np.eye(104))
 
 
 @pytest.mark.parametrize("world", WORLDS)
-def test_gamma_near_one(world):
+def test_gamma_near_one(world: Any) -> None:
     gamma = 1 - 1e-7
     psi = successor_representation(world.random_walk, gamma)
     np.testing.assert_allclose(psi.sum(axis=1) * (1 - gamma), 1, rtol=1e-7)
@@ -57,13 +59,13 @@ def test_gamma_near_one(world):
 
 
 @pytest.mark.parametrize("world", WORLDS)
-def test_measure_of_sets_adds_up_states(world):
+def test_measure_of_sets_adds_up_states(world: Any) -> None:
     sets = np.random.default_rng(1).random((world.num_states, 7)) < 0.3
     expected = np.linalg.inv(np.eye(world.num_states) - 0.95 * world.random_walk.toarray()) @ sets
     np.testing.assert_allclose(successor_measure(world.random_walk, sets, 0.95), expected, atol=1e-10)
 
 
-def test_first_action_by_hand():
+def test_first_action_by_hand() -> None:
     # Chain of 2, set {1}, gamma = 1/2, psi = (1/2, 3/2): from state 0, left stays, .5 * .5; right moves, .5 * 1.5.
     # From state 1 the reward 1 comes first.
     psi = action_successor_measure(gridworlds.chain(2), np.array([[False], [True]]), 0.5)
@@ -71,7 +73,7 @@ def test_first_action_by_hand():
 
 
 @pytest.mark.parametrize("world", WORLDS)
-def test_mean_over_first_actions_is_the_measure(world):
+def test_mean_over_first_actions_is_the_measure(world: Any) -> None:
     sets = np.eye(world.num_states)[:, :5]
     psi = action_successor_measure(world, sets, 0.9)
     assert psi.shape == (world.num_states, len(world.actions), 5)

@@ -1,5 +1,7 @@
 """The theorem: gradient descent finds the singular vectors, a wrong matrix is noticed, more sets come nearer."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -10,14 +12,14 @@ from protovalue.tabular.successor import action_successor_measure, stack_actions
 from protovalue.tabular.theorem import angle_by_number_of_sets, descend, monte_carlo_loss
 
 
-def tasks(world, gamma=0.9):
+def tasks(world: Any, gamma: float = 0.9) -> np.ndarray:
     """psi(x, a, {y}) with actions side by side, from dense inverses."""
     n = world.num_states
     psi = np.linalg.inv(np.eye(n) - gamma * world.random_walk.toarray())
     return np.concatenate([np.eye(n) + gamma * P.toarray() @ psi for P in world.transitions], axis=1)
 
 
-def top(matrix, d):
+def top(matrix: Any, d: Any) -> np.ndarray:
     """Top eigenvectors of the Gram matrix: another way to the left singular vectors."""
     return np.linalg.eigh(matrix @ matrix.T)[1][:, ::-1][:, :d]
 
@@ -25,7 +27,7 @@ def top(matrix, d):
 FOUR_ROOMS = gridworlds.four_rooms()
 
 
-def test_loss_is_the_least_squares_error():
+def test_loss_is_the_least_squares_error() -> None:
     rng = np.random.default_rng(0)
     Phi, Y, states, sets = rng.standard_normal((6, 2)), rng.standard_normal((6, 4)), rng.random(6), rng.random(4)
     expected = 0.0
@@ -40,7 +42,7 @@ def test_loss_is_the_least_squares_error():
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("d", [1, 4, 10])
-def test_descent_finds_the_singular_vectors(seed, d):
+def test_descent_finds_the_singular_vectors(seed: Any, d: int) -> None:
     Y = tasks(FOUR_ROOMS)
     run = descend(Y, d, np.random.default_rng(seed))
     assert run.converged
@@ -48,7 +50,7 @@ def test_descent_finds_the_singular_vectors(seed, d):
     assert run.angles[0] > 0.5  # it did not start there
 
 
-def test_descent_in_a_weighted_inner_product():
+def test_descent_in_a_weighted_inner_product() -> None:
     world = gridworlds.random_mdp(25, np.random.default_rng(0))
     rng = np.random.default_rng(1)
     Y = tasks(world)
@@ -61,7 +63,7 @@ def test_descent_in_a_weighted_inner_product():
     assert principal_angles(run.features, top(Y, 3))[0] > 1e-3  # the weights matter
 
 
-def test_descent_lowers_the_loss_to_the_least_possible():
+def test_descent_lowers_the_loss_to_the_least_possible() -> None:
     Y = tasks(gridworlds.chain(12))
     start = descend(Y, 3, np.random.default_rng(5), max_steps=1).features
     run = descend(Y, 3, np.random.default_rng(5))
@@ -70,7 +72,7 @@ def test_descent_lowers_the_loss_to_the_least_possible():
     assert monte_carlo_loss(start, Y) > 1.01 * least
 
 
-def test_a_wrong_psi_is_noticed():
+def test_a_wrong_psi_is_noticed() -> None:
     Y = tasks(FOUR_ROOMS)
     wrong = Y + 1e-4 * np.random.default_rng(0).standard_normal(Y.shape)
     run = descend(wrong, 4, np.random.default_rng(0))
@@ -78,13 +80,13 @@ def test_a_wrong_psi_is_noticed():
     assert principal_angles(run.features, top(Y, 4))[0] > 1e-6
 
 
-def test_descent_says_when_it_did_not_arrive():
+def test_descent_says_when_it_did_not_arrive() -> None:
     run = descend(tasks(FOUR_ROOMS), 4, np.random.default_rng(0), max_steps=3)
     assert not run.converged
     assert run.steps == [0, 1, 2, 3]
 
 
-def test_on_a_ring_first_actions_do_not_matter():
+def test_on_a_ring_first_actions_do_not_matter() -> None:
     # The moves of a ring commute with its walk, so that psi(., a, .) has the singular vectors of Psi: Fourier modes.
     n = 11
     Y = stack_actions(action_successor_measure(gridworlds.ring(n), np.eye(n), 0.9))
@@ -94,13 +96,13 @@ def test_on_a_ring_first_actions_do_not_matter():
     assert principal_angles(U, modes)[0] < 1e-8
 
 
-def test_at_walls_first_actions_do_matter():
+def test_at_walls_first_actions_do_matter() -> None:
     U = top(tasks(FOUR_ROOMS), 4)
     V = top(np.linalg.inv(np.eye(104) - 0.9 * FOUR_ROOMS.random_walk.toarray()), 4)
     assert 0.5 < np.degrees(principal_angles(U, V)[0]) < 5
 
 
-def test_more_sets_come_nearer_and_all_arrive():
+def test_more_sets_come_nearer_and_all_arrive() -> None:
     psi = successor_representation(FOUR_ROOMS.random_walk, 0.9)
     exact = top(psi, 4)
     rng = np.random.default_rng(0)
@@ -112,7 +114,7 @@ def test_more_sets_come_nearer_and_all_arrive():
     assert means[-1] < 1e-6
 
 
-def test_empty_and_repeated_sets_give_no_direction():
+def test_empty_and_repeated_sets_give_no_direction() -> None:
     exact = np.eye(5)[:, :2]
     rng = np.random.default_rng(0)
     empty = angle_by_number_of_sets(exact, lambda m, rng: np.zeros((5, m)), [3], 1, rng)

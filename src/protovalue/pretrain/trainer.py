@@ -82,7 +82,7 @@ class Trainer:
         with method.in_precision(self._precision):
             self._loss, self._noted = method.loss(on_device)
         self.optimizer.zero_grad(set_to_none=True)
-        self._loss.backward()  # type: ignore[no-untyped-call]
+        self._loss.backward()
         self._loss = self._loss.detach()
         self._finite &= torch.isfinite(self._loss)
         self._good += self._finite

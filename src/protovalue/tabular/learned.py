@@ -112,7 +112,7 @@ def learn(
         loss = successor_measure_loss(psi, psi_next, rewards[x], action[batch], never, config.gamma)
         optimiser.param_groups[0]["lr"] = config.learning_rate * (1 - step / config.steps)
         optimiser.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         optimiser.step()
         with torch.no_grad():
             for target, parameter in zip(targets, parameters, strict=True):
