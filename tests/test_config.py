@@ -131,7 +131,7 @@ def test_what_a_setting_is_that_nobody_gives() -> None:
         CollectConfig: {"steps": 100_000, "policy": "random", "num_envs": None, "seed": 0, "options": EnvOptions()},
         DataInfoConfig: {"picture": None},
         ImportRluConfig: {
-            "skip_damaged": False, "workers": None, "split": "full", "checkpoints": None, "runs": None,
+            "skip_damaged": False, "workers": None, "split": "full", "iterations": None, "runs": None,
             "proportion": 1.0, "game": None, "actions": "minimal",
         },
         ImportMinariConfig: {"skip_damaged": False, "workers": None, "env": None, "options": EnvOptions()},

@@ -160,7 +160,7 @@ def shard(tmp_path: Path, episode: Any, **changes: Any) -> Path:
         ({"actions": np.zeros(5, np.float32)}, "the key 'actions' holds float32 numbers, expected whole ones"),
         ({"actions": []}, "the key 'actions' holds nothing, expected numbers"),
         ({"checkpoint_idx": np.zeros(1, np.float32)}, "the key 'checkpoint_idx' holds float32 numbers, expected whole"),
-        ({"checkpoint_idx": np.array([-1])}, "found checkpoint_idx -1, expected the number of a checkpoint"),
+        ({"checkpoint_idx": np.array([-1])}, "found checkpoint_idx -1, expected the number of an iteration"),
         ({"checkpoint_idx": np.array([1 << 31])}, "found checkpoint_idx 2147483648, expected the number of a"),
     ],
 )
@@ -218,7 +218,7 @@ def test_bombs_of_all_formats_are_refused_in_bounded_memory(tmp_path: Path, epis
         f"(png,) = rlu.find_sources([{str(png)!r}], '.')\n"
         "expect(lambda: list(rlu._read_file(png, tally, Here(), manifest, split, 1.0, False)))\n"
         f"(ring,) = replay.find_sources([{str(replay)!r}], 'observation')\n"
-        "expect(lambda: list(replay._read_checkpoint(ring, tally, Here(), manifest, 1.0)))\n"
+        "expect(lambda: list(replay._read_iteration(ring, tally, Here(), manifest, 1.0)))\n"
         "spaces = Spaces((3,), 'uint8', 3, 5, False)\n"
         f"expect(lambda: encode_episode({str(values / 'main_data.hdf5')!r}, 0, manifest, spaces))\n",
         80 << 20,

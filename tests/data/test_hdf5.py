@@ -4,6 +4,7 @@ import io
 import json
 import os
 import sys
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -94,6 +95,71 @@ def test_a_chunk_of_hdf5_that_expands_without_end(tmp_path: Path) -> None:
         run_minari(folder, tmp_path / "four")
     with pytest.raises(UserError, match="--skip-damaged leaves it out"):
         run_minari(folder, tmp_path / "four")
+
+
+def write_filtered(folder: Any, filters: Any) -> Any:
+    """Write the small data set with rewards through the given filters; returns their numbers as HDF5 has them."""
+    write_counting(folder)
+    settings = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    settings.set_chunk((4,))
+    for name in filters:
+        getattr(settings, f"set_{name}")()
+    with h5py.File(folder / "main_data.hdf5", "a") as file:
+        del file["episode_0/rewards"]
+        space = h5py.h5s.create_simple((4,))
+        h5py.h5d.create(file["episode_0"].id, b"rewards", h5py.h5t.IEEE_F64LE, space, settings)
+        file["episode_0/rewards"][:] = np.arange(4)
+        stored = file["episode_0/rewards"].id.get_create_plist()
+        return [stored.get_filter(number)[0] for number in range(stored.get_nfilters())]
+
+
+def write_chunk(folder: Any, length: Any, data: Any, mask: Any = 0) -> Any:
+    """Write the small data set with rewards in one chunk of `length` numbers, which lies in the file as `data`."""
+    write_counting(folder, rewards={"compression": "gzip", "chunks": (length,), "maxshape": (None,)})
+    with h5py.File(folder / "main_data.hdf5", "a") as file:
+        file["episode_0/rewards"].id.write_direct_chunk((0,), data, mask)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("filters", "found"),
+    [
+        (("shuffle",), [2]),
+        (("fletcher32",), [3]),
+        (("fletcher32", "deflate"), [3, 1]),  # gzip packs the four bytes of the checksum, too
+        (("shuffle", "deflate", "fletcher32"), [2, 1, 3]),
+    ],
+)
+def test_hdf5_filters_in_any_order(tmp_path: Path, filters: Any, found: Any) -> None:
+    assert write_filtered(tmp_path / "data", filters) == found
+    assert run_minari(tmp_path / "data", tmp_path / "set").episode(0).rewards.tolist() == [0, 1, 2, 3]
+
+
+def test_hdf5_that_is_packed_twice(tmp_path: Path) -> None:
+    """What gzip unpacks of a small chunk could then itself expand without end."""
+    assert write_filtered(tmp_path / "data", ("deflate", "deflate")) == [1, 1]
+    with pytest.raises(UserError, match=r"rewards: found HDF5's filters \[1, 1\], expected none, or gzip"):
+        run_minari(tmp_path / "data", tmp_path / "set")
+
+
+def test_a_chunk_of_hdf5_that_was_not_worth_packing(tmp_path: Path) -> None:
+    """Its mask says that the first filter was left out."""
+    folder = write_chunk(tmp_path / "data", 4, np.array([3.0, 1, 4, 1]).tobytes(), mask=1)
+    assert run_minari(folder, tmp_path / "set").episode(0).rewards.tolist() == [3, 1, 4, 1]
+
+
+@pytest.mark.parametrize(("length", "most"), [(4, 1056), (100, 1832)])
+def test_a_chunk_of_hdf5_may_be_a_little_longer_than_its_contents(tmp_path: Path, length: Any, most: Any) -> None:
+    """32 and 1,024 bytes; 800, a hundredth of them, and 1,024."""
+    values = np.zeros(length)
+    values[:4] = [3, 1, 4, 1]
+    packed = zlib.compress(values.tobytes())
+    folder = write_chunk(tmp_path / "good", length, packed.ljust(most, b"x"))
+    assert run_minari(folder, tmp_path / "one").episode(0).rewards.tolist() == [3, 1, 4, 1]
+    folder = write_chunk(tmp_path / "bad", length, packed.ljust(most + 1, b"x"))
+    message = f"rewards: damaged: found chunk 0 of {most + 1} bytes, expected {8 * length} or fewer"
+    with pytest.raises(UserError, match=message):
+        run_minari(folder, tmp_path / "two")
 
 
 def test_hdf5_reads_no_other_file(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import threading
+import zlib
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -20,9 +21,11 @@ from protovalue.data import sources
 from protovalue.data.config import ImportDqnReplayConfig, ImportRluConfig
 from protovalue.data.import_dqn_replay import import_dqn_replay
 from protovalue.data.import_rlu import import_rlu
-from protovalue.data.sources import Ahead, DamagedError, Gunzip, find_sources
+from protovalue.data.sources import Ahead, DamagedError, Gunzip, SourceFile, Stream, find_sources
 from protovalue.errors import UserError
 from tests.data.published import Ring, atari_episode, same_contents, write_atari, write_rlu
+
+USUAL_PAUSE = sources.PAUSE  # the tests below wait much less
 
 
 class Server(ThreadingHTTPServer):
@@ -31,10 +34,11 @@ class Server(ThreadingHTTPServer):
     def __init__(self, folder: Path, ranges: bool = True) -> None:
         self.folder, self.ranges = folder, ranges
         self.failing = True
+        self.encoding = ""  # what it says that a file is packed with
         self.gets = self.cuts = self.refusals = self.partial = 0
         self.lock = threading.Lock()
         super().__init__(("127.0.0.1", 0), Handler)
-        threading.Thread(target=self.serve_forever, daemon=True).start()
+        threading.Thread(target=self.serve_forever, args=(0.01,), daemon=True).start()
 
     @property
     def url(self) -> str:
@@ -56,6 +60,8 @@ class Handler(SimpleHTTPRequestHandler):
     def end_headers(self) -> None:
         if self.server.ranges:
             self.send_header("Accept-Ranges", "bytes")
+        if self.server.encoding:
+            self.send_header("Content-Encoding", self.server.encoding)
         super().end_headers()
 
     def do_GET(self) -> None:
@@ -250,6 +256,162 @@ def test_the_bytes_are_those_of_the_file(tmp_path: Path, serve: Any) -> None:
             assert stream.position == len(content)
 
 
+def test_a_file_that_the_server_calls_packed_arrives_as_it_lies_there(tmp_path: Path, serve: Any) -> None:
+    """Buckets say so of gzip files; unpacked on the way, its size and the places of its bytes would not hold."""
+    content = gzip.compress(np.random.default_rng(0).bytes(50_000))
+    (tmp_path / "file.gz").write_bytes(content)
+    server = serve(tmp_path)
+    server.failing, server.encoding = False, "gzip"
+    (source,) = find_sources([f"{server.url}/file.gz"], "x")
+    with source.open() as stream:
+        assert stream.read(10**6) == content
+
+
+@pytest.mark.parametrize(("size", "requests"), [(19_999, 1), (20_000, 1), (20_001, 2), (50_000, 3)])
+def test_each_block_is_asked_for_once_and_nothing_after_the_end(
+    tmp_path: Path, serve: Any, size: Any, requests: Any
+) -> None:
+    """Blocks have 20,000 bytes; the last may have only one."""
+    content = np.random.default_rng(0).bytes(size)
+    (tmp_path / "file").write_bytes(content)
+    server = serve(tmp_path)
+    server.failing = False
+    (source,) = find_sources([f"{server.url}/file"], "x")
+    with source.open() as stream:
+        assert stream.read(10**6) == content
+        assert stream.read(1) == b""
+        assert stream.read(1) == b""
+    assert (server.gets, server.partial) == (requests, requests)
+
+
+def test_a_local_file_gives_what_was_asked_for(tmp_path: Path) -> None:
+    """25,000 bytes are a block of 20,000 and a part of the next."""
+    content = np.random.default_rng(0).bytes(50_000)
+    (tmp_path / "file").write_bytes(content)
+    (source,) = find_sources([str(tmp_path / "file")], "x")
+    with source.open() as stream:
+        assert stream.read(25_000) == content[:25_000]
+        assert stream.position == 25_000
+        assert stream.read(30_000) == content[25_000:]
+
+
+def test_a_long_transfer_is_closed(tmp_path: Path, serve: Any) -> None:
+    (tmp_path / "file").write_bytes(bytes(50_000))
+    server = serve(tmp_path, ranges=False)
+    server.failing = False
+    (source,) = find_sources([f"{server.url}/file"], "x")
+    with source.open() as stream:
+        assert stream.read(10) == bytes(10)
+        transfer = stream._whole
+        assert not transfer.closed
+    assert transfer.closed
+
+
+@pytest.fixture
+def memory() -> Any:
+    found = fsspec.filesystem("memory")
+    yield found
+    found.rm("/bucket", recursive=True)
+
+
+def test_a_broken_transfer_goes_on_behind_what_had_arrived(memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first breaks after 40,000 of 50,000 bytes, the second after 10,000: the third passes over 40,000."""
+    content = np.random.default_rng(0).bytes(50_000)
+    memory.pipe_file("/bucket/file", content)
+    real, lengths = memory.open, [40_000, 10_000, 50_000]
+    given: list[Any] = []
+
+    def begin(path: Any, mode: Any, **settings: Any) -> Any:
+        file, length = real(path, mode, **settings), lengths[len(given)]
+        given.append(0)
+
+        class Transfer:
+            def read(self, size: Any) -> Any:
+                if file.tell() == length < 50_000:
+                    raise OSError("broken")
+                part = file.read(min(size, length - file.tell()))
+                given[-1] += len(part)
+                return part
+
+            def close(self) -> Any:
+                file.close()
+
+        return Transfer()
+
+    monkeypatch.setattr(type(memory), "open", lambda self, *args, **settings: begin(*args, **settings))
+    with Stream(SourceFile("memory://bucket/file", "/bucket/file", 0)) as stream:  # a size of 0 is an unknown one
+        assert stream.read(10**6) == content
+    assert given == lengths
+
+
+def test_pauses_double_up_to_half_a_minute_and_are_told(
+    memory: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    memory.pipe_file("/bucket/file", b"contents")
+    (source,) = find_sources(["memory://bucket/file"], "x")
+    pauses: list[float] = []
+    monkeypatch.setattr(sources, "PAUSE", USUAL_PAUSE)
+    monkeypatch.setattr("protovalue.data.sources.time.sleep", pauses.append)
+
+    def fails(self: Any, *args: Any, **settings: Any) -> Any:
+        raise OSError("no\nanswer")
+
+    monkeypatch.setattr(type(memory), "cat_file", fails)
+    with caplog.at_level("INFO", logger="protovalue"), pytest.raises(UserError, match=r"no answer \(tried 8 times\)"):
+        source.open().read(1)
+    assert pauses == [0.5, 1, 2, 4, 8, 16, 30]
+    assert len(caplog.messages) == 7
+    assert caplog.messages[0] == "memory:///bucket/file: no answer; trying again in 0.5 s"
+    assert caplog.messages[-1] == "memory:///bucket/file: no answer; trying again in 30.0 s"
+
+
+@pytest.mark.parametrize(
+    ("status", "tries"), [(400, 1), (403, 1), (407, 1), (408, 8), (409, 1), (429, 8), (499, 1), (500, 8)]
+)
+def test_only_what_may_pass_is_tried_again(
+    tmp_path: Path, serve: Any, monkeypatch: pytest.MonkeyPatch, status: Any, tries: Any
+) -> None:
+    (tmp_path / "file").write_bytes(b"contents")
+    (source,) = find_sources([f"{serve(tmp_path).url}/file"], "x")
+    asked = []
+
+    def refuse(self: Any) -> None:
+        asked.append(1)
+        self.send_error(status, "No")
+
+    monkeypatch.setattr(Handler, "do_GET", refuse)
+    with pytest.raises(UserError, match=rf"file: the server answered {status} No \(tried {tries} times\)$"):
+        source.open().read(1)
+    assert len(asked) == tries
+
+
+def test_what_is_not_there_is_looked_for_once(tmp_path: Path, serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("protovalue.data.sources.time.sleep", lambda pause: pytest.fail("tried again"))
+    with pytest.raises(UserError, match=r"/nothing: not found$"):
+        find_sources([str(tmp_path / "nothing")], "x")
+    monkeypatch.setattr(Handler, "do_HEAD", lambda self: self.send_error(410))
+    monkeypatch.setattr(Handler, "do_GET", lambda self: self.send_error(410))
+    with pytest.raises(UserError, match=r"/nothing: not found$"):
+        find_sources([f"{serve(tmp_path).url}/nothing"], "x")
+
+
+def test_a_server_that_is_busy_at_first_is_asked_again_what_it_has(
+    tmp_path: Path, serve: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To fsspec every failure means that there is no such file."""
+    (tmp_path / "file").write_bytes(b"contents")
+    real, asked = Handler.do_HEAD, []
+
+    def head(self: Any) -> Any:
+        asked.append(1)
+        self.send_error(503) if len(asked) < 3 else real(self)
+
+    monkeypatch.setattr(Handler, "do_HEAD", head)
+    monkeypatch.setattr(Handler, "do_GET", lambda self: self.send_error(503))
+    (source,) = find_sources([f"{serve(tmp_path).url}/file"], "x")
+    assert source.size == 8
+
+
 def test_folders_files_and_globs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("a/x-1", "a/deep/x-2", "b/x-3", "b/other", "c.txt"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -283,6 +445,33 @@ def test_gzip_members_follow_each_other(tmp_path: Path) -> None:
     path.write_bytes(gzip.compress(b"one")[:-1])
     with source.open() as stream, pytest.raises(DamagedError, match="truncated: the gzip stream ends at byte"):
         Gunzip(stream).read(100)
+
+
+def test_gzip_is_read_no_further_than_asked(tmp_path: Path) -> None:
+    """What follows the third byte is damaged: the first three are good."""
+    path = tmp_path / "file"
+    for rest in (b"no gzip at all", zlib.compress(b"two")):
+        path.write_bytes(gzip.compress(b"one") + rest)
+        (source,) = find_sources([str(path)], ".")
+        with source.open() as stream:
+            unpacked = Gunzip(stream)
+            assert unpacked.read(3) == b"one"
+            with pytest.raises(DamagedError, match=f"file: damaged gzip at or before byte {path.stat().st_size}: inc"):
+                unpacked.read(1)
+    path.write_bytes(zlib.compress(b"one"))
+    with source.open() as stream, pytest.raises(DamagedError, match="damaged gzip at or before byte 11: incorrect hea"):
+        Gunzip(stream).read(1)
+
+
+def test_gzip_that_expands_a_lot_is_unpacked_bit_by_bit(tmp_path: Path) -> None:
+    """A megabyte of zeros has a thousand bytes packed; for the first of them, 64 KiB are unpacked."""
+    (tmp_path / "file").write_bytes(gzip.compress(bytes(1 << 20)))
+    (source,) = find_sources([str(tmp_path / "file")], ".")
+    with source.open() as stream:
+        unpacked = Gunzip(stream)
+        assert unpacked.read(1) == b"\0"
+        assert len(unpacked._buffer) == (1 << 16) - 1
+        assert unpacked.read(1 << 20) == bytes((1 << 20) - 1)
 
 
 def test_reading_ahead_keeps_order_and_hands_errors_over() -> None:
@@ -330,3 +519,10 @@ def test_reading_ahead_fills_its_budget_exactly() -> None:
             ahead._changed.wait_for(lambda: len(ahead._waiting) == 3, timeout=10)
             ready = [weight for _, weight in ahead._waiting]
     assert ready == [50, 50, 50]
+
+
+def test_reading_ahead_is_four_items_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    ahead = Ahead(iter(range(100)))
+    monkeypatch.setattr(ahead._changed, "wait", lambda: setattr(ahead, "_stopped", True))  # when there is no room
+    ahead._run()
+    assert [item for item, _ in ahead._waiting] == [0, 1, 2, 3]

@@ -6,6 +6,7 @@ import resource
 import shutil
 import zlib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,47 @@ def test_the_key_knows_data_and_specification(data: Dataset, tmp_path: Path) -> 
     specs = [RNI, HASH, IndicatorSpec("rni", 13, 0.1, seed=4), IndicatorSpec("rni", 13, 0.2, seed=3)]
     keys = [precompute.cache_key(data, spec) for spec in specs] + [precompute.cache_key(other, RNI)]
     assert len(set(keys)) == 5
+
+
+def test_the_key_knows_the_steps_of_regression_only_where_there_is_one(data: Any) -> None:
+    def keys(threshold: Any) -> Any:
+        specs = [replace(RNI, threshold=threshold, burn_in=steps) for steps in (5, 7)]
+        return [precompute.cache_key(data, spec) for spec in specs]
+
+    assert len(set(keys("exact"))) == 1
+    assert len(set(keys("sgd"))) == 2
+
+
+def test_ten_tasks_share_a_network_unless_told_otherwise(data: Any) -> None:
+    indicator = precompute.build_indicator(data, IndicatorSpec("rni", tasks=12, proportion=0.1, seed=0))
+    outputs = [len(bias) for name, bias in indicator.state_dict().items() if name.endswith("omega.bias")]
+    assert outputs == [10, 2]
+
+
+def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/somebody")
+    monkeypatch.delenv("PROTOVALUE_CACHE", raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    assert precompute.default_cache() == Path("/home/somebody/.cache/protovalue/indicators")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/caches")
+    assert precompute.default_cache() == Path("/caches/protovalue/indicators")
+    monkeypatch.setenv("PROTOVALUE_CACHE", "~/mine")
+    assert precompute.default_cache() == Path("/home/somebody/mine/indicators")
+
+
+def test_progress_is_told_unless_quiet(data: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    indicator_rewards(data, HASH, tmp_path / "quiet", quiet=True)
+    assert capsys.readouterr().err == ""
+    indicator_rewards(data, HASH, tmp_path / "told")
+    assert capsys.readouterr().err.startswith("indicators: 1,200/1,200 states, ")
+
+
+@pytest.mark.parametrize(("tasks", "width"), [(8, 1), (9, 2), (16, 2), (17, 3)])
+def test_eight_tasks_are_a_byte(data: Any, tmp_path: Path, tasks: Any, width: Any) -> None:
+    """And a cache in a folder whose own folder is not there yet."""
+    found = indicator_rewards(data, replace(HASH, tasks=tasks), tmp_path / "deep" / "cache", quiet=True)
+    assert found.bits.shape == (1200, width)
+    assert found.rewards(np.arange(3)).shape == (3, tasks)
 
 
 @pytest.mark.parametrize("when", [0, 1, 2])
@@ -237,6 +279,27 @@ def test_a_saved_indicator_is_checked_when_it_is_loaded(data: Dataset, tmp_path:
         load_indicator(tmp_path / "saved")
 
 
+def test_a_saved_indicator_alone_says_nothing_of_a_data_set(data: Any, tmp_path: Path) -> None:
+    save_indicator(precompute.build_indicator(data, HASH), tmp_path)
+    about = precompute.load_checked(tmp_path)[1]
+    assert (about.transitions, about.counts, about.deviation, about.spec) == (0, [], [], {})
+    assert list(about.files) == ["indicator.safetensors"]
+
+
+def test_links_are_not_followed(data: Any, tmp_path: Path) -> None:
+    (tmp_path / "other").write_text("not ours")
+    (tmp_path / "saved").mkdir()
+    partial = tmp_path / "cache" / f"{precompute.cache_key(data, HASH)}.partial"
+    partial.mkdir(parents=True)
+    for folder in (tmp_path / "saved", partial):
+        (folder / "bits.bin").symlink_to(tmp_path / "other")
+    with pytest.raises(UserError, match=r"saved/bits.bin: found a symbolic link, expected a file"):
+        save_indicator(precompute.build_indicator(data, HASH), tmp_path / "saved")
+    with pytest.raises(UserError, match=r"\.partial/bits.bin: found a symbolic link, expected a file"):
+        indicator_rewards(data, HASH, tmp_path / "cache", quiet=True)
+    assert (tmp_path / "other").read_text() == "not ours"
+
+
 @pytest.mark.parametrize("damaged", [0, 1])
 def test_an_interrupted_pass_keeps_only_whole_batches(
     data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damaged: int
@@ -289,6 +352,46 @@ def test_no_room_is_said_before_the_work(data: Dataset, tmp_path: Path, monkeypa
     monkeypatch.setattr(shutil, "disk_usage", lambda path: os.terminal_size((0, 0)) and type("U", (), {"free": 1000}))
     with pytest.raises(UserError, match="no room for scores.bin"):
         indicator_rewards(data, RNI, tmp_path, quiet=True)
+
+
+def three_sums(obs: Any) -> Any:
+    """Three values per observation that tell where its pixels are on."""
+    return obs.flatten(1).float() @ torch.arange(1200.0).reshape(400, 3)
+
+
+def free(monkeypatch: pytest.MonkeyPatch, size: Any) -> Any:
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: type("Usage", (), {"free": size}))
+
+
+def test_room_that_is_just_enough(data: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """1,200 states with three values of four bytes are 14,400 bytes; without the first 1,024, 2,112."""
+    states, path = precompute.States(data, final=False), tmp_path / "scores.bin"
+    free(monkeypatch, 14_399)
+    with pytest.raises(UserError, match="no room for scores.bin"):
+        precompute.all_scores(states, three_sums, 3, path, "cpu", quiet=True)
+    assert not path.exists()
+    free(monkeypatch, 14_400)
+    whole = np.array(precompute.all_scores(states, three_sums, 3, path, "cpu", quiet=True))
+    os.truncate(path, 1024 * 12)
+    free(monkeypatch, 2_111)
+    with pytest.raises(UserError, match="no room for scores.bin"):
+        precompute.all_scores(states, three_sums, 3, path, "cpu", quiet=True)
+    free(monkeypatch, 2_112)
+    assert np.array_equal(precompute.all_scores(states, three_sums, 3, path, "cpu", quiet=True), whole)
+
+
+def test_a_pass_that_goes_on_keeps_a_checksum_of_each_batch(data: Any, tmp_path: Path) -> None:
+    """The second of three batches lost a bit: what follows the first is written anew, and its checksums."""
+    states, path = precompute.States(data, final=False), tmp_path / "scores.bin"
+    precompute.all_scores(states, three_sums, 3, path, "cpu", quiet=True)
+    good = path.read_bytes()
+    sums = b"".join(zlib.crc32(good[at : at + 512 * 12]).to_bytes(4, "little") for at in (0, 512 * 12, 1024 * 12))
+    assert len(good) == 1200 * 12
+    assert precompute.sums_of(path).read_bytes() == sums
+    path.write_bytes(good[:7000] + bytes([good[7000] ^ 64]) + good[7001:])
+    precompute.all_scores(states, three_sums, 3, path, "cpu", quiet=True)
+    assert path.read_bytes() == good
+    assert precompute.sums_of(path).read_bytes() == sums
 
 
 def full(*_args: Any, **_kwargs: Any) -> None:

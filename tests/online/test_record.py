@@ -135,7 +135,7 @@ def test_collect_with_a_dqn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert data.folders[0].manifest.provenance[0]["policy"] == "dqn"
     assert (tmp_path / "d-agent" / "done.json").is_file()
     assert main(["data", "info", str(tmp_path / "d")]) == 0
-    assert "checkpoints" in capsys.readouterr().out
+    assert "iterations" in capsys.readouterr().out
     assert main(flags.split()) == 0  # done: nothing happens
     assert open_dataset(tmp_path / "d").checksum == data.checksum
     assert main(f"collect minatar/breakout --steps 80 --seed 4 --out {tmp_path}/d".split()) == 2

@@ -238,7 +238,6 @@ class Stream:
         start = self._fetched
         size = min(BLOCK, self.source.size - start)
         if size <= 0:
-            self._ended = True
             return b""
         if _is_http(self.source.path):
             block = _http_range(self._filesystem, self.source.path, start, size)
