@@ -109,10 +109,10 @@ def test_a_history_by_hand() -> None:
     ]
     found = histories(rows)
     assert found["a"] == History(
-        last="done", seconds=3.5, cpu_seconds=1.0, whole=False, error="", finished=True, unended=1
+        last="done", seconds=3.5, cpu_seconds=1.0, whole=False, error="", finished=True, unended=1, unbegun=0
     )
     assert found["b"] == History(
-        last="start", seconds=4.0, cpu_seconds=0.0, whole=False, error="", finished=True, unended=1
+        last="start", seconds=4.0, cpu_seconds=0.0, whole=False, error="", finished=True, unended=1, unbegun=1
     )
     assert histories(rows[:3])["a"].error == "no luck"
 
@@ -197,8 +197,8 @@ def test_status_and_plan_say_that_the_diary_has_lost_the_time_of_a_done_stage(
     (root / trained.folder).mkdir(parents=True)
     write_json(root / trained.folder / "done.json", {"steps": 60})
     lines = [json.dumps({"stage": trained.id, "event": event, "seconds": 3.0}) for event in ("start", "done")]
-    for kept, said in ((2, False), (1, True), (0, True)):
-        write(root, *lines[:kept])
+    for kept, said in ((lines, False), (lines[:1], True), (lines[1:], True), ([], True)):
+        write(root, *kept)
         for words in ("status", "plan --measure no"):
             study_folder.warn_once.cache_clear()
             caplog.clear()

@@ -185,6 +185,8 @@ class History:
     """Whether any attempt was done."""
     unended: int
     """Attempts without an end."""
+    unbegun: int
+    """Ends without a start, which only a line that was lost can leave."""
 
 
 def histories(events: Iterable[Mapping[str, Any]]) -> dict[str, History]:
@@ -197,9 +199,14 @@ def histories(events: Iterable[Mapping[str, Any]]) -> dict[str, History]:
 
 def _history(events: list[Mapping[str, Any]]) -> History:
     names = [event["event"] for event in events]
-    unended = 0
-    for name in names:  # an end without a start, as a damaged line leaves it, ends nothing
-        unended = unended + 1 if name == "start" else max(unended - 1, 0)
+    unended = unbegun = 0
+    for name in names:
+        if name == "start":
+            unended += 1
+        elif unended:
+            unended -= 1
+        else:
+            unbegun += 1
     return History(
         last=names[-1],
         seconds=sum((event.get("seconds") or 0.0 for event in events), 0.0),
@@ -208,4 +215,5 @@ def _history(events: list[Mapping[str, Any]]) -> History:
         error=str(events[-1].get("error") or ""),
         finished="done" in names,
         unended=unended,
+        unbegun=unbegun,
     )

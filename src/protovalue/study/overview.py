@@ -58,8 +58,9 @@ def _state(stage: Stage, root: Path, history: Mapping[str, History], alive: bool
 
 
 def _name_untimed(done: Sequence[Stage], history: Mapping[str, History], root: Path) -> None:
-    """Say that done stages have no end in the diary, which may have lost lines: times without them are too short."""
-    lost = sum(stage.id not in history or history[stage.id].last != "done" for stage in done)
+    """Say that the diary has no start or no end of done stages: lines were lost, and times without them are wrong."""
+    known = [history[stage.id] for stage in done if stage.id in history]
+    lost = len(done) - sum(one.last == "done" and not one.unbegun for one in known)
     if lost:
         warn_once(f"{root / EVENTS}: has no time of {lost} of {len(done)} done stages")
 
