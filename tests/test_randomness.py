@@ -12,7 +12,7 @@ import torch
 import protovalue
 from protovalue import randomness
 from protovalue.randomness import (
-    Family,
+    Drawn,
     Purpose,
     collection_seeds,
     entropy,
@@ -76,7 +76,7 @@ def test_the_purposes_have_these_numbers() -> None:
     steps |= {"EXPLORE": 101, "REPLAY": 102, "REDRAW": 103, "PLAY": 104}
     once = {"ENCODER": 0, "METHOD": 1, "HEAD": 1000}
     environments = {"TRAINING": 1, "EVALUATION": 2}
-    families = {Family.STEP: steps, Family.ONCE: once, Family.ENVIRONMENT: environments}
+    families = {Drawn.STEP: steps, Drawn.ONCE: once, Drawn.ENVIRONMENT: environments}
     expected = {name: (family, number) for family, numbers in families.items() for name, number in numbers.items()}
     assert {purpose.name: purpose.value for purpose in Purpose} == expected
 
@@ -84,7 +84,7 @@ def test_the_purposes_have_these_numbers() -> None:
 def test_no_two_purposes_share_a_number_not_even_after_many_attempts() -> None:
     assert len(Purpose.__members__) == len(list(Purpose))  # an alias has a name but is no member of its own
     assert max(Counter(purpose.value for purpose in Purpose).values()) == 1
-    steps = [number for family, number in (purpose.value for purpose in Purpose) if family is Family.STEP]
+    steps = [number for family, number in (purpose.value for purpose in Purpose) if family is Drawn.STEP]
     assert 0 <= min(steps) <= max(steps) < randomness.RETRY
 
 

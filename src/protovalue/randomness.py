@@ -12,7 +12,7 @@ if TYPE_CHECKING:  # importing torch takes a second, which what draws with NumPy
 RETRY = 1_000  # how far the numbers of another attempt lie from those of the one before; purposes of steps are below
 
 
-class Family(Enum):
+class Drawn(Enum):
     """How a purpose's number and the seed become a generator. Numbers are told apart within a family."""
 
     STEP = "generator_at"
@@ -24,24 +24,24 @@ class Family(Enum):
 class Purpose(Enum):
     """What random numbers are for. A result depends on these numbers: they stay, and a new purpose takes a new one."""
 
-    BATCH = Family.STEP, 0  # which transitions of a data set are in a batch
-    AUGMENTATION = Family.STEP, 1  # how self-prediction shifts, lightens and drops what it sees
-    AHEAD = Family.STEP, 2  # how far ahead the second state of the Laplacian lies
-    QUANTILES = Family.STEP, 3  # which states quantile regression looks at
-    OWN = Family.STEP, 4  # what a method in a file of the user's draws in a step
-    EXPLORE = Family.STEP, 101  # when an agent in training acts at random, and how
-    REPLAY = Family.STEP, 102  # which transitions of a replay are learned from
-    REDRAW = Family.STEP, 103  # those in place of a slot without a transition, by attempt
-    PLAY = Family.STEP, 104  # when an agent in evaluation acts at random, and how
+    BATCH = Drawn.STEP, 0  # which transitions of a data set are in a batch
+    AUGMENTATION = Drawn.STEP, 1  # how self-prediction shifts, lightens and drops what it sees
+    AHEAD = Drawn.STEP, 2  # how far ahead the second state of the Laplacian lies
+    QUANTILES = Drawn.STEP, 3  # which states quantile regression looks at
+    OWN = Drawn.STEP, 4  # what a method in a file of the user's draws in a step
+    EXPLORE = Drawn.STEP, 101  # when an agent in training acts at random, and how
+    REPLAY = Drawn.STEP, 102  # which transitions of a replay are learned from
+    REDRAW = Drawn.STEP, 103  # those in place of a slot without a transition, by attempt
+    PLAY = Drawn.STEP, 104  # when an agent in evaluation acts at random, and how
 
-    ENCODER = Family.ONCE, 0  # an encoder's weights: the same for all methods
-    METHOD = Family.ONCE, 1  # what a method draws besides its encoder: heads, a latent model
-    HEAD = Family.ONCE, 1_000  # the values of an agent on top of its encoder
+    ENCODER = Drawn.ONCE, 0  # an encoder's weights: the same for all methods
+    METHOD = Drawn.ONCE, 1  # what a method draws besides its encoder: heads, a latent model
+    HEAD = Drawn.ONCE, 1_000  # the values of an agent on top of its encoder
 
-    TRAINING = Family.ENVIRONMENT, 1  # the environment that an agent is trained in
-    EVALUATION = Family.ENVIRONMENT, 2  # an environment that it is evaluated in, and the key of its exploration there
+    TRAINING = Drawn.ENVIRONMENT, 1  # the environment that an agent is trained in
+    EVALUATION = Drawn.ENVIRONMENT, 2  # an environment that it is evaluated in, and the key of its exploration there
 
-    def number_in(self, family: Family) -> int:
+    def number_in(self, family: Drawn) -> int:
         """Return the number, for the family that the purpose must be of."""
         own, number = self.value
         if own is not family:
@@ -51,19 +51,19 @@ class Purpose(Enum):
 
 def generator_at(seed: int, purpose: Purpose, step: int, attempt: int = 0) -> np.random.Generator:
     """Return the generator of one step: Philox keyed by the seed, with the step and the purpose as its counter."""
-    stream = purpose.number_in(Family.STEP) + RETRY * attempt
+    stream = purpose.number_in(Drawn.STEP) + RETRY * attempt
     return np.random.Generator(np.random.Philox(key=seed, counter=[0, step, stream, 0]))
 
 
 def seeded(seed: int, purpose: Purpose) -> "torch.Generator":
     """Return the generator of what is drawn once in a run."""
-    state = np.random.SeedSequence([seed, purpose.number_in(Family.ONCE)]).generate_state(1, np.uint64)[0]
+    state = np.random.SeedSequence([seed, purpose.number_in(Drawn.ONCE)]).generate_state(1, np.uint64)[0]
     return torch_generator(int(state >> np.uint64(1)))
 
 
 def environment_seed(seed: int, purpose: Purpose, *which: int) -> int:
     """Return a seed for an environment of an agent's, told apart by `which`; 31 bits, what every environment takes."""
-    sequence = np.random.SeedSequence([seed, purpose.number_in(Family.ENVIRONMENT), *which])
+    sequence = np.random.SeedSequence([seed, purpose.number_in(Drawn.ENVIRONMENT), *which])
     return int(sequence.generate_state(1)[0] >> 1)
 
 
