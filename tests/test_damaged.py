@@ -23,33 +23,13 @@ from protovalue.report.reading import read_results
 from protovalue.study.command import open_study
 from protovalue.study.folder import write_study
 from protovalue.study.rates import Rate, rates_file, remember, remembered
+from tests.faults.world import STUDY
 
 FEW = 20  # damages of each file
 WRONG: list[Any] = [
     None, True, -1, 0, 3, 10**30, 1 << 40, 0.5, float("nan"), "", "text", "\0", "\ud800", "a" * 5000, [], [[]],
     [1, "a"], {}, {"a": {"b": None}},
 ]  # fmt: skip
-STUDY = """
-environments = ["minatar/breakout"]
-normalise = "dqn"
-[data]
-steps = 64
-num_envs = 2
-[pretrain]
-steps = 2
-batch_size = 4
-[online]
-steps = 12
-replay_min = 5
-[dqn]
-steps = 12
-replay_min = 5
-[evaluate]
-episodes = 1
-[methods.pvn]
-tasks = 8
-[methods.dqn]
-"""
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ RETRY = 1_000  # how far the numbers of another attempt lie from those of the on
 
 
 class Drawn(Enum):
-    """How a purpose's number and the seed become a generator. Numbers are told apart within a family."""
+    """How a purpose's number and the seed become a generator. Numbers are unique within each of these."""
 
     STEP = "generator_at"
     ONCE = "seeded"

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -251,7 +251,7 @@ class _Planner:
         elif tasks is not None:
             given["tasks"] = tasks
         config = method_class(method).Config
-        if "cache" in {field.name for field in _fields(config)}:
+        if "cache" in {field.name for field in fields(config)}:
             given["cache"] = self.root / "cache"
         return config(out=Path(), method=method, data=data.folders, seed=seed, threads=study.threads, **given)
 
@@ -297,8 +297,8 @@ class _Planner:
 
     def describe(self, used: PretrainConfig) -> str:
         """Name an encoder so that a reader sees what it is: its method, its choices by name, width and tasks."""
-        defaults = {one.name: one.default for one in _fields(type(used))}
-        own = set(defaults) - {one.name for one in _fields(PretrainConfig)}
+        defaults = {one.name: one.default for one in fields(type(used))}
+        own = set(defaults) - {one.name for one in fields(PretrainConfig)}
         chosen = [
             Path(getattr(used, name)).stem
             for name in sorted(own)
@@ -393,10 +393,6 @@ def indicator_rate(env: str, threads: int) -> str:
 def regression_rate(threads: int) -> str:
     """Name the rate of quantile regression, which hardly depends on the number of tasks, nor on the environment."""
     return f"quantile regression threads {threads}"
-
-
-def _fields(config: type[Any]) -> tuple[Any, ...]:
-    return tuple(config.__dataclass_fields__.values())
 
 
 def _family(env: str) -> str:
