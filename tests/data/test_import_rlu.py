@@ -183,6 +183,7 @@ def test_truncated_files(data: Dataset, tmp_path: Path, caplog: pytest.LogCaptur
         ({"actions": [b"left"] * 20}, "the key 'actions' holds text, expected numbers"),
         ({"observations": [b"GIF89a"] * 20}, "observation 0 is not a PNG image"),
         ({"checkpoint_idx": np.array([1, 2])}, "the key 'checkpoint_idx' holds 2 numbers, expected 1"),
+        ({"checkpoint_idx": np.array([2**31])}, "found checkpoint_idx 2147483648, expected the number of an iteration"),
     ],
 )
 def test_a_record_of_another_kind_is_one_line(
@@ -195,6 +196,47 @@ def test_a_record_of_another_kind_is_one_line(
         run(path, tmp_path / "set")
     assert str(path) in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+def test_a_record_without_steps_and_one_of_a_single_step_give_no_transition(data: Dataset, tmp_path: Path) -> None:
+    nothing = np.zeros(0, np.int64)
+    empty = rlu_record(
+        data.episode(1), 1, observations=[], actions=nothing, clipped_rewards=np.zeros(0, np.float32), discounts=nothing
+    )
+    observations, _, _, _ = steps_of(data.episode(1))
+    single = rlu_record(
+        data.episode(1),
+        2,
+        observations=observations[:1],
+        actions=np.array([1]),
+        clipped_rewards=np.array([1], np.float32),
+        discounts=np.array([1], np.float32),
+    )
+    path = tmp_path / "Breakout" / "run_1-00000-of-00001"
+    path.parent.mkdir()
+    path.write_bytes(gzip.compress(tfrecord([empty, rlu_record(data.episode(0), 0), single])))
+    imported = run(path, tmp_path / "set")
+    assert imported.lengths.tolist() == [1]
+
+
+@pytest.mark.parametrize("skip", [True, False])
+def test_a_damaged_array_record_is_named_or_skipped_and_counted(data: Dataset, tmp_path: Path, skip: bool) -> None:
+    path = tmp_path / "Breakout_run_1" / "checkpoint_01.array_record-00000-of-00001"
+    path.parent.mkdir()
+    writer = ArrayRecordWriter(str(path), "group_size:1")
+    for i in range(3):
+        writer.write(tfds_record(data.episode(i), i))
+    writer.close()
+    raw = bytearray(path.read_bytes())
+    raw[raw.rindex(b"IDAT")] ^= 1  # in the last episode
+    path.write_bytes(raw)
+    if not skip:
+        with pytest.raises(UserError, match="of-00001: damaged record 2"):
+            run(path.parent, tmp_path / "set")
+        return
+    imported = run(path.parent, tmp_path / "set", skip_damaged=True)
+    assert imported.lengths.tolist() == [1, 20]
+    assert imported.folders[0].manifest.provenance[0]["damaged"] == 1
 
 
 def test_an_image_of_another_shape_is_refused(data: Dataset, tmp_path: Path) -> None:
