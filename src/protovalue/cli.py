@@ -11,6 +11,7 @@ from protovalue import __version__
 from protovalue.errors import UserError, unknown
 from protovalue.flags import parse
 from protovalue.interrupt import ending_at_once, farewell, raised
+from protovalue.processes import wait_quietly
 from protovalue.user_code import user_code
 
 
@@ -119,6 +120,7 @@ COMMANDS = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one sub-command; return 0, or 2 after a user's mistake, 130 after Ctrl-C, 143 after SIGTERM."""
     args = list(sys.argv[1:] if argv is None else argv)
+    wait_quietly()
     debug = "--debug" in args
     args = [arg for arg in args if arg != "--debug"]
     try:

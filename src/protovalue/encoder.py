@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, Self, cast
 
@@ -13,9 +14,11 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from protovalue.device import threads_for
 from protovalue.envs.options import check_recorded
 from protovalue.errors import UserError
 from protovalue.files import beside, make_folder, read_json, size_and_crc, write_atomic, write_json
+from protovalue.nets.cost import forward_flops
 from protovalue.nets.encoders import Encoder, make_encoder
 from protovalue.nets.layers import ObservationShapeError
 from protovalue.randomness import throwaway
@@ -96,7 +99,13 @@ class FrozenEncoder(nn.Module):
         """Return the features (N, k) of observations, computed on the encoder's own device."""
         device = next(self.parameters()).device
         tensor = torch.from_numpy(np.ascontiguousarray(obs)) if isinstance(obs, np.ndarray) else obs
-        return cast("Tensor", self(tensor.to(device)))
+        with threads_for(len(tensor) * self.flops):
+            return cast("Tensor", self(tensor.to(device)))
+
+    @cached_property
+    def flops(self) -> int:
+        """Floating-point operations of one observation's features."""
+        return forward_flops(self.encoder)
 
     def train(self, mode: bool = True) -> Self:
         """Stay in evaluation mode: frozen is frozen."""

@@ -88,7 +88,7 @@ def _text(value: Any) -> str:
         return "on" if value else "off"
     if isinstance(value, int):
         return f"{value:,}"
-    return f"{value:g}" if isinstance(value, float) else "PyTorch's choice" if value is None else str(value)
+    return f"{value:g}" if isinstance(value, float) else "none" if value is None else str(value)
 
 
 PAPER_PRETRAINING = 'the paper\'s table "PVN Hyperparameters"'
@@ -97,12 +97,12 @@ SMALL = "chosen on MinAtar's games, docs/results.md"
 MACHINE_SIZE = "what a small machine can do"
 
 PRETRAIN: Presets = {
-    ("*", "*"): Preset("Adam as in the paper; PyTorch's own number of threads", batch_size=256, threads=None),
+    ("*", "*"): Preset(PAPER_PRETRAINING, batch_size=256),
     # 1,562,500 steps of 256 transitions: 400 million samples, eight times the 50 million of a data set.
     ("paper", "*"): Preset(PAPER_PRETRAINING, architecture="impala", width=8, steps=1_562_500, learning_rate=1e-4),
     ("paper", "minatar"): Preset("frames of 10x10 cells", architecture="minatar"),
     ("small", "*"): Preset(MACHINE_SIZE, architecture="impala", width=1, steps=10_000, learning_rate=1e-4),
-    ("small", "minatar"): Preset(SMALL, architecture="minatar", steps=5_000, learning_rate=1e-3, threads=1),
+    ("small", "minatar"): Preset(SMALL, architecture="minatar", steps=5_000, learning_rate=1e-3),
 }
 
 _TASKS = {"tasks": 100, "target_ema": 0.99}
@@ -153,7 +153,7 @@ _AGENTS = {"batch_size": 32, "double": False, "atoms": 51, "value_range": 10.0, 
 ONLINE: Presets = {
     ("*", "*"): Preset(
         f"{PAPER_ONLINE}; atoms are C51's, float16 is measured (docs/decisions.md)",
-        **_AGENTS, replay_dtype="float16", update_every=1, max_gradient_norm=10.0, threads=None,
+        **_AGENTS, replay_dtype="float16", update_every=1, max_gradient_norm=10.0,
     ),
     # 3.75M agent steps are 15M frames. The copy of the target network every 2,000 updates is from the reference code:
     # the paper does not say. There is no schedule of exploration.
@@ -167,14 +167,14 @@ ONLINE: Presets = {
         steps=100_000, epsilon_start=1.0, epsilon_steps=10_000, learning_rate=2.5e-4, replay_min=1_000,
         replay_size=100_000, target_every=500, feature_scale="rms", log_every=1_000, checkpoint_every=10_000,
     ),
-    ("small", "minatar"): Preset(SMALL, steps=60_000, learning_rate=5e-4, target_every=250, threads=1),
+    ("small", "minatar"): Preset(SMALL, steps=60_000, learning_rate=5e-4, target_every=250),
 }  # fmt: skip
 
 DQN: Presets = {
     ("*", "*"): Preset(
-        "Dopamine's DQN", **_AGENTS, architecture="nature", epsilon_start=1.0, iterations=50, threads=None
+        "Dopamine's DQN", **_AGENTS, architecture="nature", epsilon_start=1.0, iterations=50
     ),
-    ("*", "minatar"): Preset("frames of 10x10 cells", architecture="minatar", threads=1),
+    ("*", "minatar"): Preset("frames of 10x10 cells", architecture="minatar"),
     # Its target network is copied every 8,000 agent steps: with an update every 4 steps, 2,000 updates.
     ("paper", "*"): Preset(
         "Dopamine's DQN",

@@ -55,3 +55,12 @@ def one_thread() -> Iterator[None]:
             yield
     finally:
         torch.set_num_threads(before)
+
+
+def wait_quietly() -> None:
+    """Let threads without work sleep rather than spin, unless the user says otherwise; before PyTorch is imported.
+
+    On idle cores it costs little; where other processes run, a thread that spins takes the core from the one that it
+    waits for.
+    """
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

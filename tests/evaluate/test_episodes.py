@@ -202,7 +202,7 @@ def test_films_are_cut_after_3000_frames() -> None:
 
 def test_progress_counts_the_episodes_of_all_seeds(capsys: pytest.CaptureFixture[str]) -> None:
     play(scripted(*(Scripted(number, [2]) for number in range(4))), Pressing(2), [4, 9], 3, 0.0)
-    assert "evaluate gym/Scripted-v0: 6/6 episodes" in capsys.readouterr().err
+    assert "evaluate gym/Scripted-v0 (1 thread): 6/6 episodes" in capsys.readouterr().err
 
 
 def naive(env: Any, episodes: int, seed: int) -> list[float]:

@@ -106,7 +106,7 @@ def test_the_command_says_what_there_is(tmp_path: Path, capsys: pytest.CaptureFi
     assert main(f"dqn {flags} --out {tmp_path}/r".split()) == 0
     printed = capsys.readouterr()
     assert f"play with it: pvn evaluate {tmp_path}/r --video episode.gif" in printed.out
-    assert "train minatar/breakout: 12/12 steps" in printed.err
+    assert "train minatar/breakout (1 thread): 12/12 steps" in printed.err
     assert read_run(tmp_path / "r")["done"]["updates"] == 3  # after steps 8, 10 and 12
     assert list(tmp_path.iterdir()) == [tmp_path / "r"]  # no data set
     train_dqn(DqnConfig(env="minatar/breakout", out=tmp_path / "q", steps=3, replay_min=9, replay_size=9), quiet=True)

@@ -351,6 +351,6 @@ def test_the_command_says_what_there_is(encoder: Path, tmp_path: Path, capsys: p
     assert main(f"online --encoder {encoder} {SHORT} --out {tmp_path}/r".split()) == 0
     printed = capsys.readouterr()
     assert f"play with it: pvn evaluate {tmp_path}/r --video episode.gif" in printed.out
-    assert "train minatar/breakout: 8/8 steps" in printed.err
+    assert "train minatar/breakout (1 thread): 8/8 steps" in printed.err
     with pytest.raises(UserError, match="--env: missing"):
         with_environment(OnlineConfig(encoder="random:minatar:1", out=tmp_path))

@@ -91,7 +91,7 @@ def test_returns_and_losses_by_hand(
     error = capsys.readouterr().err
     # Seven numbers stored: three features of 2 bytes, action and kind in 1, the clipped reward in 2.
     assert "replay: 2 seeds x 26 steps x 9 bytes = 0.0 MiB in memory" in error
-    assert f"train {COUNTING}: 50/50 steps" in error
+    assert f"train {COUNTING} (1 thread): 50/50 steps" in error
 
 
 def test_the_summary_is_over_the_last_episodes_of_each_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -265,7 +265,7 @@ def test_a_continued_run_logs_and_counts_what_the_whole_one_does(
     env = make("minatar/breakout", 3)
     agent = LinearDqn(Rule.of(settings), (0, 1, 2), 3, one_hot((1, 10, 10, 4)), 1.0)
     train(replace(settings, out=tmp_path / "cut"), {"seeds": "0-2", "n": settings.n_step}, env, agent)
-    assert "train minatar/breakout: 90/90 steps" in capsys.readouterr().err
+    assert "train minatar/breakout (1 thread): 90/90 steps" in capsys.readouterr().err
     whole, cut = (read_run(tmp_path / name)["done"] for name in ("whole", "cut"))
     assert whole == cut
     assert numbers(tmp_path / "whole") == numbers(tmp_path / "cut")
@@ -432,9 +432,9 @@ def test_the_bar_counts_all_seeds_and_says_the_last_return(tmp_path: Path, monke
         go(settings)
     go(settings)
     first, second = bars
-    assert first.args == (f"train {COUNTING}", 10, "steps", 0, True)
+    assert first.args == (f"train {COUNTING} (1 thread)", 10, "steps", 0, True)
     assert first.advances == [(2, ""), (2, ""), (2, "return 2.00"), (2, "return 2.00")]  # 1 and 3
-    assert second.args == (f"train {COUNTING}", 10, "steps", 8, True)
+    assert second.args == (f"train {COUNTING} (1 thread)", 10, "steps", 8, True)
     assert second.advances == [(2, "return 1.00")]  # the game starts anew with an episode of one step
 
 

@@ -61,7 +61,7 @@ def test_the_paper_s_table_of_online_hyperparameters() -> None:
     assert paper.updates / paper.update_every == 1  # gradient updates per agent step
     # What the paper does not say: the reference code's target network and rewards, features as they are, no schedule.
     assert (paper.target_every, paper.clip_rewards, paper.feature_scale) == (2_000, True, "none")
-    assert (paper.log_every, paper.checkpoint_every, paper.threads) == (10_000, 50_000, None)
+    assert (paper.log_every, paper.checkpoint_every) == (10_000, 50_000)
     assert online("minatar/breakout", preset="paper") == replace(paper, env="minatar/breakout")
 
 
@@ -103,10 +103,10 @@ def test_dopamine_s_dqn() -> None:
         "epsilon_steps": 250_000, "n_step": 1, "gamma": 0.99, "learning_rate": 6.25e-5, "adam_epsilon": 1.5e-4,
         "max_gradient_norm": 0.0, "batch_size": 32, "replay_min": 20_000, "replay_size": 1_000_000, "update_every": 4,
         "updates": 1, "target_every": 8_000 // 4, "clip_rewards": True, "double": False, "huber": False, "head": "dqn",
-        "prioritised": False, "hidden": (), "log_every": 10_000, "checkpoint_every": 50_000, "threads": None,
+        "prioritised": False, "hidden": (), "log_every": 10_000, "checkpoint_every": 50_000,
     }  # fmt: skip
     assert values(end_to_end(preset="paper"), expected) == expected
-    there = {**expected, "architecture": "minatar", "threads": 1}
+    there = {**expected, "architecture": "minatar"}
     assert values(end_to_end("minatar/breakout", preset="paper"), expected) == there
 
 
@@ -115,11 +115,11 @@ def test_small_linear_agents() -> None:
         "steps": 100_000, "epsilon": 0.01, "epsilon_start": 1.0, "epsilon_steps": 10_000, "n_step": 1, "gamma": 0.99,
         "learning_rate": 2.5e-4, "adam_epsilon": 1.5e-4, "max_gradient_norm": 10.0, "batch_size": 32,
         "replay_min": 1_000, "replay_size": 100_000, "update_every": 1, "updates": 1, "target_every": 500,
-        "feature_scale": "rms", "log_every": 1_000, "checkpoint_every": 10_000, "threads": None, "double": False,
+        "feature_scale": "rms", "log_every": 1_000, "checkpoint_every": 10_000, "double": False,
         "replay_dtype": "float16",
     }  # fmt: skip
     assert values(online(), expected) == expected
-    there = {**expected, "steps": 60_000, "learning_rate": 5e-4, "target_every": 250, "threads": 1}
+    there = {**expected, "steps": 60_000, "learning_rate": 5e-4, "target_every": 250}
     assert values(online("minatar/freeway"), expected) == there
 
 
@@ -128,12 +128,12 @@ def test_small_end_to_end_agents() -> None:
         "architecture": "nature", "steps": 1_000_000, "epsilon": 0.01, "epsilon_start": 1.0, "epsilon_steps": 100_000,
         "n_step": 1, "gamma": 0.99, "learning_rate": 1e-4, "adam_epsilon": 1.5e-4, "max_gradient_norm": 10.0,
         "batch_size": 32, "replay_min": 10_000, "replay_size": 100_000, "update_every": 4, "updates": 1,
-        "target_every": 1_000, "log_every": 5_000, "checkpoint_every": 25_000, "threads": None, "double": False,
+        "target_every": 1_000, "log_every": 5_000, "checkpoint_every": 25_000, "double": False,
     }  # fmt: skip
     assert values(end_to_end(), expected) == expected
     there = {
         **expected, "architecture": "minatar", "steps": 300_000, "n_step": 3, "learning_rate": 1e-3, "update_every": 2,
-        "target_every": 500, "threads": 1,
+        "target_every": 500,
     }  # fmt: skip
     assert values(end_to_end("minatar/breakout"), expected) == there
     asterix = {

@@ -79,12 +79,12 @@ def test_the_paper_s_table_of_the_online_phase() -> None:
 
 # Encoder, width, steps, batch, learning rate and threads: the same for all methods. Only what they learn differs.
 SHARED = {
-    ("paper", "atari/Pong"): ("impala", 8, 1_562_500, 256, 1e-4, None),
-    ("paper", "gym/Mine-v0"): ("impala", 8, 1_562_500, 256, 1e-4, None),
-    ("paper", "minatar/breakout"): ("minatar", 8, 1_562_500, 256, 1e-4, None),
-    ("small", "atari/Pong"): ("impala", 1, 10_000, 256, 1e-4, None),
-    ("small", "gym/Mine-v0"): ("impala", 1, 10_000, 256, 1e-4, None),
-    ("small", "minatar/breakout"): ("minatar", 1, 5_000, 256, 1e-3, 1),
+    ("paper", "atari/Pong"): ("impala", 8, 1_562_500, 256, 1e-4),
+    ("paper", "gym/Mine-v0"): ("impala", 8, 1_562_500, 256, 1e-4),
+    ("paper", "minatar/breakout"): ("minatar", 8, 1_562_500, 256, 1e-4),
+    ("small", "atari/Pong"): ("impala", 1, 10_000, 256, 1e-4),
+    ("small", "gym/Mine-v0"): ("impala", 1, 10_000, 256, 1e-4),
+    ("small", "minatar/breakout"): ("minatar", 1, 5_000, 256, 1e-3),
 }
 # What each method adds: for images in both presets, and for MinAtar in both.
 LAPLACIAN = {"dimensions": 100, "beta": 1.0, "ahead": 0.9}
@@ -130,7 +130,7 @@ OWN: dict[str, Any] = {
 @pytest.mark.parametrize(("preset", "env_id"), SHARED)
 def test_every_preset_of_every_method(name: str, preset: Any, env_id: Any) -> None:
     found = settings(name, env_id, preset=preset)
-    shared = ("architecture", "width", "steps", "batch_size", "learning_rate", "threads")
+    shared = ("architecture", "width", "steps", "batch_size", "learning_rate")
     assert tuple(getattr(found, key) for key in shared) == SHARED[preset, env_id]
     assert (found.adam_epsilon, found.precision, found.seed) == (1.5e-4, "auto", 0)
     family = " minatar" if env_id.startswith("minatar") else ""

@@ -132,7 +132,7 @@ def test_half_of_the_memory_is_for_the_data_and_half_for_batches_ahead(
 def test_the_bar_counts_steps(config: BcConfig, data: Dataset, capsys: pytest.CaptureFixture[str]) -> None:
     with Run.open(config.out, {}) as run:
         Trainer(made(config, data), run, probe_of(data, data.env_id, "cpu"), "cpu").run()
-    assert "pretrain bc: 5/5 steps" in capsys.readouterr().err
+    assert "pretrain bc (1 thread): 5/5 steps" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("look", ["log", "save", "metrics"])

@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from PIL import Image
 
 from protovalue.data.info import picture
+from protovalue.device import choose_threads, with_threads
 from protovalue.envs.base import Env
 from protovalue.envs.registry import import_module_of, make, same
 from protovalue.errors import UserError
@@ -107,7 +109,8 @@ def play(
     obs, _ = env.reset(seed=[one for *environments, _ in derived for one in environments])
     quotas = [Quotas(episodes, each) for _ in seeds]
     step, filming = 0, film is not None
-    with ProgressBar(f"evaluate {env.env_id}", episodes * len(seeds), "episodes", quiet=quiet) as bar:
+    label = with_threads(f"evaluate {env.env_id}")
+    with ProgressBar(label, episodes * len(seeds), "episodes", quiet=quiet) as bar:
         while any(quota.open.any() for quota in quotas):
             if film is not None and filming:
                 film.append(obs[0, -1].copy())
@@ -131,6 +134,7 @@ def load_agent(run: Path, num_envs: int) -> tuple[Env, Agent, tuple[int, ...], i
 
     The environment that the run names must be registered: a module that a file names is not imported.
     """
+    most = torch.get_num_threads()  # before those of the training are set
     recorded = read_run(run)["config"]
     kind = recorded.get("kind")
     if kind == "online":
@@ -151,6 +155,7 @@ def load_agent(run: Path, num_envs: int) -> tuple[Env, Agent, tuple[int, ...], i
     checkpoint = read_checkpoint(run)
     with restoring(checkpoint):
         agent.load(own_tensors(checkpoint.tensors), checkpoint.state["updates"])
+    choose_threads(None, agent.flops(num_envs), most)
     return make(env.env_id, num_envs * len(seeds), **env.options), agent, seeds, checkpoint.step
 
 

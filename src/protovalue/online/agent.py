@@ -119,6 +119,10 @@ class Agent(nn.Module):
         everyone = slice(0, self.num_seeds)
         return [(parameter, everyone, tuple(parameter.shape[1:])) for parameter in heads.parameters()]
 
+    def flops(self, num_envs: int) -> float:
+        """Return the work of the networks' largest call when observations of E environments a seed are seen."""
+        raise NotImplementedError
+
     def see(self, obs: NDArray[Any]) -> Tensor:
         """Map observations (S * E, stack, *frame_shape), E of each seed in turn, to features (S, E, k)."""
         raise NotImplementedError

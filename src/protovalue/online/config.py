@@ -102,8 +102,8 @@ class AgentConfig(Settings):
     """Keep the replay when the run is done, so that it can go on with more --steps."""
     device: Annotated[Literal["auto", "cpu", "cuda"], MACHINE] = "auto"
     """Where to compute; auto takes CUDA where there is one."""
-    threads: Annotated[int | None, THREADS, THREAD_COUNT] = PRESET
-    """CPU threads of the networks."""
+    threads: Annotated[int | None, THREADS, THREAD_COUNT] = None
+    """CPU threads; by default as many as pay for the size of the network and its batch."""
     log_every: Annotated[int, MACHINE, COUNT] = PRESET
     """Agent steps between log lines."""
     checkpoint_every: Annotated[int, RHYTHM, COUNT] = PRESET

@@ -2,8 +2,9 @@
 
 import copy
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -11,9 +12,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from protovalue.data.record import Recorder
-from protovalue.device import choose_device
+from protovalue.device import choose_device, choose_threads
 from protovalue.envs.base import Env
 from protovalue.envs.registry import import_module_of, make
+from protovalue.nets.cost import TRAINING, forward_flops
 from protovalue.nets.encoders import Encoder, make_encoder
 from protovalue.online.agent import Agent, Rule
 from protovalue.online.config import DqnConfig
@@ -52,6 +54,10 @@ class Dqn(Agent):
         for same in zip(*(encoder.parameters() for encoder in encoders), strict=True):
             listed += [(parameter, slice(s, s + 1), tuple(parameter.shape)) for s, parameter in enumerate(same)]
         return listed
+
+    def flops(self, num_envs: int) -> float:
+        """Return the work of one network's call."""
+        return num_envs * forward_flops(cast("Encoder", self.encoders[0]))
 
     @torch.inference_mode()
     def see(self, obs: NDArray[Any]) -> Tensor:
@@ -103,5 +109,7 @@ def prepare(config: DqnConfig) -> tuple[Env, Agent, dict[str, Any]]:
     drawn = [seeded(seed, Purpose.ENCODER) for seed in seeds]
     own = config.architecture_options
     encoders = [make_encoder(config.architecture, shape, config.width, generator, own) for generator in drawn]
-    agent = Dqn(Rule.of(config), seeds, env.num_actions, encoders, device=choose_device(config.device, config.threads))
+    threads = choose_threads(config.threads, TRAINING * config.batch_size * forward_flops(encoders[0]))
+    config = replace(config, threads=threads)
+    agent = Dqn(Rule.of(config), seeds, env.num_actions, encoders, device=choose_device(config.device))
     return env, agent, {**recorded_fields(config, env), "kind": "dqn"}

@@ -15,13 +15,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from protovalue.config import flag_words
-from protovalue.device import choose_device
+from protovalue.device import choose_device, choose_threads
 from protovalue.encoder import FrozenEncoder, load_encoder
 from protovalue.envs.base import Env
 from protovalue.envs.options import EnvOptions
 from protovalue.envs.probe import random_observations
 from protovalue.envs.registry import import_module_of, make, same
 from protovalue.errors import UserError
+from protovalue.nets.cost import TRAINING
 from protovalue.nets.encoders import make_encoder
 from protovalue.online.agent import Agent, Rule
 from protovalue.online.config import OnlineConfig
@@ -52,6 +53,10 @@ class LinearDqn(Agent):
         super().__init__(rule, seeds, encoder.num_features, num_actions)
         self.encoder, self._factor, self._dtype = encoder, 1.0 / scale, dtype
         self.pack(device)
+
+    def flops(self, num_envs: int) -> float:
+        """Return the work of the encoder's call, which is one for all seeds."""
+        return self.num_seeds * num_envs * self.encoder.flops
 
     @torch.inference_mode()
     def see(self, obs: NDArray[Any]) -> Tensor:
@@ -126,8 +131,10 @@ def prepare(config: OnlineConfig) -> tuple[Env, Agent, dict[str, Any]]:
     """Make the environments and the agents of a resolved config, and what identifies the run."""
     seeds = config.seed_list()
     env = make(config.env, len(seeds), **config.options.given())
-    device = choose_device(config.device, config.threads)
+    device = choose_device(config.device)
     encoder = find_encoder(config.encoder, env, config.other_game).to(device)
+    batch = TRAINING * config.batch_size if config.finetune else len(seeds)  # observations' worth of a call
+    config = replace(config, threads=choose_threads(config.threads, batch * encoder.flops))
     scale = feature_scale(encoder, env) if config.feature_scale == "rms" else 1.0
     recorded = {**recorded_fields(config, env), "kind": "online", "feature_divisor": scale}
     recorded["encoder_checksum"] = encoder_checksum(encoder)

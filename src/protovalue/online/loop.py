@@ -15,6 +15,7 @@ from torch import Tensor
 from protovalue.config import names_where
 from protovalue.data.format import End
 from protovalue.data.record import Recorder
+from protovalue.device import with_threads
 from protovalue.envs.base import Env
 from protovalue.envs.options import EnvOptions
 from protovalue.errors import UserError
@@ -190,9 +191,8 @@ class Loop:
         log_every, save_every = config.log_every, config.checkpoint_every
         last_time, last_step = time.perf_counter(), self.step
         note = ""
-        bar = ProgressBar(
-            f"train {config.env}", self.steps * len(self.seeds), "steps", self.step * len(self.seeds), self._quiet
-        )
+        label, agents = with_threads(f"train {config.env}"), len(self.seeds)
+        bar = ProgressBar(label, self.steps * agents, "steps", self.step * agents, self._quiet)
         with bar, stop_on_interrupt() as stop:
             while self.step < self.steps:
                 self.act()

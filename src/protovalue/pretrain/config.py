@@ -65,8 +65,8 @@ class PretrainConfig(Settings):
     """Arithmetic of the network; auto is bfloat16 on CUDA and float32 on a CPU."""
     compile: Annotated[bool, RESULT, TRAINING] = False
     """Compile the network with torch.compile."""
-    threads: Annotated[int | None, THREADS, THREAD_COUNT] = PRESET
-    """CPU threads of the network."""
+    threads: Annotated[int | None, THREADS, THREAD_COUNT] = None
+    """CPU threads; by default as many as pay for the size of the network and its batch."""
     memory: Annotated[int, MACHINE, COUNT, TRAINING] = 2048
     """Most memory for decoded frames and prefetched batches [MiB]."""
     log_every: Annotated[int, MACHINE, COUNT, TRAINING] = 100

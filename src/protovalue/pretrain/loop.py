@@ -1,6 +1,8 @@
 """`pvn pretrain`: a data set or an environment in, a trainer in between, an encoder out."""
 
 import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -12,11 +14,13 @@ from torch import Tensor
 from protovalue.config import flag, flag_words, names_where, require
 from protovalue.data.dataset import Dataset, open_dataset
 from protovalue.data.sampler import Sampler
-from protovalue.device import choose_device
+from protovalue.device import choose_device, choose_threads
 from protovalue.encoder import save_encoder
 from protovalue.envs.probe import random_observations
 from protovalue.envs.registry import import_module_of, make
 from protovalue.errors import UserError
+from protovalue.nets.cost import TRAINING, forward_flops
+from protovalue.nets.encoders import make_encoder
 from protovalue.nets.layers import ObservationShapeError
 from protovalue.nets.memory import keep_freed_memory
 from protovalue.precision import choose_precision
@@ -25,6 +29,7 @@ from protovalue.pretrain.base import Method
 from protovalue.pretrain.config import PretrainConfig
 from protovalue.pretrain.methods import method_class
 from protovalue.pretrain.trainer import Trainer
+from protovalue.randomness import throwaway
 from protovalue.registry import ENCODERS, is_file, name_of
 from protovalue.runs import Run, config_fields, read_run
 
@@ -51,16 +56,17 @@ def pretrain(config: PretrainConfig, quiet: bool = False) -> Path:
     data, env_id, observation_shape = _experience(config, cls)
     config = resolved(config, env_id)
     ENCODERS.load(config.architecture)
-    device = choose_device(config.device, config.threads)
+    device = choose_device(config.device)
     precision = choose_precision(config.precision, device)  # it decides the result: recorded in place of "auto"
-    config = replace(config, threads=torch.get_num_threads(), precision=precision)
+    where = ", ".join(str(folder.path) for folder in data.folders) if data else env_id
+    with _naming(where):
+        flops = TRAINING * config.batch_size * _flops(config, observation_shape)
+    threads = choose_threads(config.threads, flops)
+    config = replace(config, threads=threads, precision=precision)
     recorded = {**config_fields(config), "data_checksum": data.checksum if data else None}
     with Run.open(config.out, recorded, names_where(cls.Config, lambda role: role.may_change)) as run:
-        try:
+        with _naming(where):
             method = cls(config, data, observation_shape, device).to(device)
-        except ObservationShapeError as error:
-            where = ", ".join(str(folder.path) for folder in data.folders) if data else env_id
-            raise UserError(f"{where}: {error}") from error
         trainer = Trainer(method, run, probe_of(data, env_id, device), device, quiet)
         if run.resumed_from:
             trainer.restore(run.resumed_from)
@@ -75,6 +81,21 @@ def pretrain(config: PretrainConfig, quiet: bool = False) -> Path:
         save_encoder(run.path / "encoder", method.encoder, config.architecture, config.width, about, card)
         run.finish(summary)
     return config.out
+
+
+@contextmanager
+def _naming(where: str) -> Iterator[None]:
+    """Say of observations that a network cannot take where they are from."""
+    try:
+        yield
+    except ObservationShapeError as error:
+        raise UserError(f"{where}: {error}") from error
+
+
+def _flops(config: PretrainConfig, observation_shape: tuple[int, ...]) -> int:
+    """Return the work of one observation's features."""
+    options = config.architecture_options
+    return forward_flops(make_encoder(config.architecture, observation_shape, config.width, throwaway(), options))
 
 
 def _refuse_unused(config: PretrainConfig, cls: type[Method]) -> None:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from protovalue.data.sampler import Prefetcher
+from protovalue.device import with_threads
 from protovalue.errors import UserError
 from protovalue.interrupt import stop_on_interrupt
 from protovalue.nets.statistics import feature_statistics
@@ -60,7 +61,7 @@ class Trainer:
         budget = config.memory << 20
         method.data.load(budget // 2)
         prefetch = Prefetcher(method.sample, range(self.taken, self.steps), method.sample_bytes(), budget // 2)
-        bar = ProgressBar(f"pretrain {config.method}", self.steps, "steps", self.taken, self._quiet)
+        bar = ProgressBar(with_threads(f"pretrain {config.method}"), self.steps, "steps", self.taken, self._quiet)
         self._since = time.perf_counter()
         with prefetch as samples, bar, stop_on_interrupt() as stop:
             for sample in samples:
