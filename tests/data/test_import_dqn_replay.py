@@ -191,6 +191,10 @@ def test_a_missing_file_is_named(saved: tuple[Ring, Path], tmp_path: Path, name:
         ("$store$_action", np.full(120, 5, np.int32), "found no 3 all-zero slots before it"),
         ("$store$_action", np.array([{"run": "code"}]), "found an array of objects, expected numbers"),
         ("add_count", np.array(0), "found 0, expected the number of slots written"),
+        ("$store$_action", np.zeros(0, np.int32), r"found \(0,\) int32, expected \(120,\) integers"),
+        ("invalid_range", np.arange(8), "found 0, 1, 2, 3, 4, 5, 6, 7, expected the cursor 107"),
+        ("invalid_range", np.arange(9), r"found 0, 1, 2, 3, 4, 5, 6, 7, \.\.\., expected the cursor 107"),
+        ("invalid_range", np.zeros((5, 2), np.int64, "F"), "found an array in Fortran order"),
         ("invalid_range", np.array([1, 2, 3, 4, 5]), "found 1, 2, 3, 4, 5, expected the cursor 107 of add_count 107"),
     ],
 )

@@ -2,8 +2,10 @@
 
 import json
 import os
+import shutil
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -207,6 +209,95 @@ def test_damaged_folders_are_named(tmp_path: Path, counting: Path) -> None:
     (counting / "main_data.hdf5").unlink()
     with pytest.raises(UserError, match="main_data.hdf5: missing"):
         run("counting-v0", tmp_path / "four", env="gym/Counting-v0")
+
+
+def test_several_sources_follow_each_other_and_must_be_alike(tmp_path: Path, counting: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(counting, copy)
+    config = ImportMinariConfig(source=(str(counting), str(copy)), out=tmp_path / "both", env="gym/Counting-v0")
+    both, one = import_minari(config, quiet=True), run(counting, tmp_path / "one", env="gym/Counting-v0")
+    assert both.lengths.tolist() == one.lengths.tolist() * 2
+    metadata = json.loads((copy / "metadata.json").read_text())
+    other = {**json.loads(metadata["action_space"]), "start": 6}
+    (copy / "metadata.json").write_text(json.dumps({**metadata, "action_space": json.dumps(other)}))
+    config = replace(config, out=tmp_path / "unlike")
+    with pytest.raises(
+        UserError, match=f"^{copy}: found .*first_action=6.*, expected .*first_action=5.* in {counting}$"
+    ):
+        import_minari(config, quiet=True)
+    with pytest.raises(UserError, match=r"found .*first_action=6.*expected .*first_action=5"):
+        import_minari(replace(config, source=(str(counting), str(counting), str(copy))), quiet=True)
+
+
+def test_actions_start_at_zero_where_the_metadata_do_not_say(tmp_path: Path, counting: Path) -> None:
+    """As files have it that were written by a Gymnasium without `start`."""
+    metadata = json.loads((counting / "metadata.json").read_text())
+    space = json.loads(metadata["action_space"])
+    del space["start"]
+    (counting / "metadata.json").write_text(json.dumps({**metadata, "action_space": json.dumps(space)}))
+    with h5py.File(counting / "main_data.hdf5", "a") as file:
+        stored = [file[name]["actions"][()] - 5 for name in sorted(file)]
+        for name, actions in zip(sorted(file), stored, strict=True):
+            file[name]["actions"][...] = actions
+    imported = run("counting-v0", tmp_path / "imported", env="gym/Counting-v0")
+    assert [episode.actions.tolist() for episode in everything(imported)] == [row.tolist() for row in stored]
+
+
+def test_without_a_variable_data_sets_are_in_the_users_own_folder(
+    tmp_path: Path, counting: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MINARI_DATASETS_PATH")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    there = tmp_path / "home" / ".minari" / "datasets" / "mine-v0"
+    shutil.copytree(counting, there / "data")
+    assert find_folder("mine-v0") == there / "data"
+
+
+def test_a_module_that_the_user_names_is_imported(
+    tmp_path: Path, counting: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = "import gymnasium\ngymnasium.register('FromAModule-v0', gymnasium.spec('Counting-v0').entry_point)\n"
+    (tmp_path / "a_module.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    imported = run("counting-v0", tmp_path / "imported", env="gym/a_module:FromAModule-v0")
+    assert imported.num_episodes > 0
+    del gymnasium.registry["FromAModule-v0"]
+
+
+def rows_of_bytes(path: Path, width: int, dtype: Any = np.uint8) -> None:
+    """Put a table of bytes in the place of an episode's images, as Minari's older files have them."""
+    with h5py.File(path / "main_data.hdf5", "a") as file:
+        count = len(file["episode_0"]["observations"])
+        del file["episode_0"]["observations"]
+        file["episode_0"]["observations"] = np.zeros((count, width), dtype)
+
+
+@pytest.mark.usefixtures("pictures")
+def test_no_image_is_larger_than_noise_could_be(tmp_path: Path, pictures: list[Any]) -> None:
+    """An image may have 64 KiB beside four times its pixels: 65,536 + 4 * 40 * 48 * 3 = 88,576."""
+    folder = write_minari("wide-v0", pictures, Pictures.observation_space, Discrete(2), jpeg_encoding=True)
+    rows_of_bytes(folder, 88_577)
+    with pytest.raises(UserError, match="episode_0: found images of 88577 bytes, expected at most 88576"):
+        run(folder, tmp_path / "one", env="gym/Pictures-v0")
+    rows_of_bytes(folder, 88_576)
+    with pytest.raises(UserError, match="episode_0: an observation is not a JPEG image"):
+        run(folder, tmp_path / "two", env="gym/Pictures-v0")
+
+
+@pytest.mark.parametrize("ragged", [True, False])
+def test_rows_that_are_not_of_bytes_are_no_images(tmp_path: Path, pictures: list[Any], ragged: bool) -> None:
+    folder = write_minari("odd-v0", pictures, Pictures.observation_space, Discrete(2), jpeg_encoding=True)
+    with h5py.File(folder / "main_data.hdf5", "a") as file:
+        group = file["episode_0"]
+        count = len(group["observations"])
+        del group["observations"]
+        if ragged:
+            rows = group.create_dataset("observations", (count,), h5py.vlen_dtype(np.float32))
+            rows[...] = [np.zeros(3, np.float32)] * count
+        else:
+            group["observations"] = np.zeros((count, 5, 5), np.uint8)
+    with pytest.raises(UserError, match="episode_0: found observations that are neither images nor arrays"):
+        run(folder, tmp_path / "one", env="gym/Pictures-v0")
 
 
 def test_a_mistake_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
