@@ -76,7 +76,7 @@ class Range:
             return (
                 f"more than {self.low:,}" if self.above else "0 or more" if self.low == 0 else f"at least {self.low:,}"
             )
-        if isinstance(self.high, int) and self.high > 1:
+        if isinstance(self.high, int) and self.high > 1 and not self.above:
             return f"{self.low:,} to {self.high:,}"
         if not self.above and not self.below:
             return f"between {self.low} and {self.high}"
@@ -91,7 +91,13 @@ PROBABILITY = Range(0, 1)
 DISCOUNT = Range(0, 1, below=True)
 """Less than one, so that sums over all time are finite."""
 INNER_SHARE = Range(0, 1, above=True, below=True)
+WIDTH = Range(0, 1 << 16, above=True, below=True)
 THREAD_COUNT = Range(1, MOST_THREADS)
+
+
+def whole(number: float) -> int | float:
+    """Return a number as an int where it is one: 1.0 and 1 are the same setting, and are recorded alike."""
+    return int(number) if float(number).is_integer() else number
 
 
 class _Preset:

@@ -14,6 +14,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from protovalue.config import WIDTH
 from protovalue.device import threads_for
 from protovalue.envs.options import check_recorded
 from protovalue.errors import UserError
@@ -59,7 +60,7 @@ class _Config:
     format: str
     version: int
     encoder: str
-    width: int
+    width: int | float
     observation_shape: tuple[int, ...]
     num_features: int
     crc32: int
@@ -70,7 +71,7 @@ class _Config:
     def __post_init__(self) -> None:
         require(self.format == FORMAT, "format", self.format, repr(FORMAT))
         require(self.version == VERSION, "version", self.version, str(VERSION))
-        require(0 < self.width < 1 << 16, "width", self.width, "a small multiplier, at least 1")
+        require(self.width in WIDTH, "width", self.width, f"{WIDTH}")
         shape = self.observation_shape
         good = all(size > 0 for size in shape) and math.prod(shape) <= LARGEST
         require(good, "observation_shape", shape, f"sizes of 1 or more, at most {LARGEST:,} values in all")
@@ -113,7 +114,7 @@ class FrozenEncoder(nn.Module):
 
 
 def save_encoder(
-    folder: Path, encoder: Encoder, architecture: str, width: int, about: dict[str, Any], card: Sequence[str]
+    folder: Path, encoder: Encoder, architecture: str, width: float, about: dict[str, Any], card: Sequence[str]
 ) -> None:
     """Write an encoder as a folder: config.json, model.safetensors and a model card."""
     make_folder(folder)

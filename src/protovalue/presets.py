@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, replace
 from typing import Any, TypeVar
 
-from protovalue.config import PRESET, Settings, flag
+from protovalue.config import PRESET, Settings, flag, whole
 
 C = TypeVar("C", bound=Settings)
 
@@ -46,6 +46,8 @@ def resolved(config: C, env: str) -> C:
     for name, value in found.items():
         if isinstance(value, SameAs):
             found[name] = found.get(value.name, getattr(config, value.name))
+    if isinstance(width := getattr(config, "width", None), float):
+        found["width"] = whole(width)
     result = replace(config, **found)
     result.check_given(config)
     return result

@@ -40,6 +40,8 @@ def num_parameters(encoder: Encoder) -> int:
 #   64*4*32 + 32 = 8,224; 16*32*64 + 64 = 32,832; 9*64*64 + 64 = 36,928; 7,744*512 + 512 = 3,965,440; sum 4,043,424
 # MinAtar 1x on 10x10x4: VALID gives 8; dense inputs 8 * 8 * 16 = 1,024.
 #   9*4*16 + 16 = 592; 1,024*128 + 128 = 131,200; sum 131,792
+# MinAtar 0.25x: 9*4*4 + 4 = 148; 256*32 + 32 = 8,224; sum 8,372. At 0.03 one channel, not none: 37 + 64*4 + 4 = 297.
+# Nature 0.5x: 64*4*16 + 16 = 4,112; 16*16*32 + 32 = 8,224; 9*32*32 + 32 = 9,248; 3,872*256 + 256 = 991,488; 1,013,072
 # MinAtar 2x on 10x10x4: 9*4*32 + 32 = 1,184; 2,048*256 + 256 = 524,544; sum 525,728
 @pytest.mark.parametrize(
     ("name", "shape", "width", "features", "latent_shape", "parameters"),
@@ -49,12 +51,15 @@ def num_parameters(encoder: Encoder) -> int:
         ("nature", ATARI, 1, 512, (64, 11, 11), 4_043_424),
         ("minatar", BREAKOUT, 1, 128, (16, 8, 8), 131_792),
         ("minatar", BREAKOUT, 2, 256, (32, 8, 8), 525_728),
+        ("minatar", BREAKOUT, 0.25, 32, (4, 8, 8), 8_372),
+        ("nature", ATARI, 0.5, 256, (32, 11, 11), 1_013_072),
+        ("minatar", BREAKOUT, 0.03, 4, (1, 8, 8), 297),
     ],
 )
 def test_sizes(
     name: str,
     shape: tuple[int, ...],
-    width: int,
+    width: float,
     features: int,
     latent_shape: tuple[int, int, int],
     parameters: int,
@@ -123,12 +128,13 @@ def test_forward_follows_the_layer_rules(name: str, shape: tuple[int, ...]) -> N
 
 
 @pytest.mark.parametrize("name", ["impala", "nature", "minatar"])
-def test_the_width_multiplies_every_layer(name: str) -> None:
-    """Width 2 forward, against the same rules; a width that missed a layer would not fit the next one."""
-    encoder = make_encoder(name, (1, 9, 12), 2, generator(1))
+@pytest.mark.parametrize("width", [2, 0.5, 0.25])
+def test_the_width_multiplies_every_layer(name: str, width: float) -> None:
+    """Forward, against the same rules; a width that missed a layer would not fit the next one."""
+    encoder = make_encoder(name, (1, 9, 12), width, generator(1))
     obs = torch.randint(256, (1, 1, 9, 12), dtype=torch.uint8, generator=generator(3))
     parameters = Parameters(encoder.state_dict())
-    assert len(parameters["dense"][0]) == {"impala": 1024, "nature": 1024, "minatar": 256}[name]
+    assert len(parameters["dense"][0]) == {"impala": 512, "nature": 512, "minatar": 128}[name] * width
     expected = relu(dense(latents(name, parameters, image_of(obs[0])).reshape(-1), parameters["dense"]))
     np.testing.assert_allclose(encoder(obs)[0].detach().numpy(), expected, atol=1e-5)
 
@@ -207,7 +213,7 @@ def test_bad_shapes_and_names_are_named() -> None:
         make_encoder("impala", (84, 84), 1, generator())
     with pytest.raises(UserError, match=r"found \(1, 2, 9\), expected frames of at least 3 x 3"):
         make_encoder("minatar", (1, 2, 9), 1, generator())
-    with pytest.raises(UserError, match=r"width: found 0, expected at least 1"):
+    with pytest.raises(UserError, match=r"width: found 0, expected more than 0 and less than 65536"):
         make_encoder("impala", ATARI, 0, generator())
     with pytest.raises(UserError, match=r"unknown encoder 'impalla': did you mean 'impala'"):
         make_encoder("impalla", ATARI, 1, generator())

@@ -290,7 +290,13 @@ def test_a_run_is_found_from_anywhere(encoder: Path, tmp_path: Path, monkeypatch
 
 def test_random_encoders_are_those_of_their_seed() -> None:
     env = make("minatar/breakout", stack=3)
-    for name, width, seed in (("random:minatar:1", 1, 0), ("random:minatar:2:0", 2, 0), ("random:minatar:1:7", 1, 7)):
+    named: list[tuple[str, float, int]] = [("random:minatar:0.5", 0.5, 0), ("random:minatar:1.0:3", 1, 3)]
+    for name, width, seed in (
+        *named,
+        ("random:minatar:1", 1, 0),
+        ("random:minatar:2:0", 2, 0),
+        ("random:minatar:1:7", 1, 7),
+    ):
         found = find_encoder(name, env)
         expected = make_encoder("minatar", (3, 10, 10, 4), width, seeded(seed, Purpose.ENCODER))
         assert found.about == {"env_id": "minatar/breakout", "method": "random"}

@@ -192,6 +192,15 @@ def test_every_option_changes_the_result_and_refuses_to_resume_with_another(
         pretrain(replace(config, **change), quiet=True)
 
 
+@pytest.mark.parametrize(("given", "recorded", "features"), [("0.25", 0.25, 32), ("1.0", 1, 128)])
+def test_a_width_may_be_a_fraction(data: Path, tmp_path: Path, given: str, recorded: float, features: int) -> None:
+    words = f"pretrain --data {data} --out {tmp_path}/run --steps 1 --batch-size 4 --tasks 10 --width {given}"
+    assert main(words.split()) == 0
+    assert load_encoder(tmp_path / "run").num_features == features
+    for found in (read_run(tmp_path / "run")["config"], read_json(tmp_path / "run" / "encoder" / "config.json")):
+        assert (found["width"], type(found["width"])) == (recorded, type(recorded))
+
+
 @pytest.mark.parametrize("change", [{"memory": 1}, {"log_every": 50}, {"checkpoint_every": 4}], ids=str)
 def test_what_must_not_change_the_result_does_not(config: PvnConfig, tmp_path: Path, change: dict[str, Any]) -> None:
     pretrain(config, quiet=True)
@@ -292,10 +301,10 @@ def test_threads_are_set_and_recorded(config: PvnConfig, tmp_path: Path, monkeyp
     monkeypatch.setattr(torch, "set_num_threads", asked.append)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 7)
     pretrain(replace(config, steps=1, threads=5), quiet=True)
-    assert (asked, read_run(config.out)["config"]["threads"]) == ([5], 7)
-    paper = replace(config, out=tmp_path / "paper", steps=1, threads=None, preset="paper", width=1)
-    pretrain(paper, quiet=True)
-    assert (asked, read_run(paper.out)["config"]["threads"]) == ([5], 7), "PyTorch's choice"
+    assert (asked, read_run(config.out)["config"]["threads"]) == ([5], 5)
+    chosen = replace(config, out=tmp_path / "chosen", steps=1, threads=None)
+    pretrain(chosen, quiet=True)
+    assert (asked, read_run(chosen.out)["config"]["threads"]) == ([5, 1], 1), "the network is small"
 
 
 def test_the_command_says_what_there_is_now(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

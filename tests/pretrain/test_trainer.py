@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from protovalue.data.dataset import Dataset
-from protovalue.data.sampler import Prefetcher
 from protovalue.errors import UserError
 from protovalue.nets.layers import Dense
 from protovalue.pretrain.bc import BcConfig
@@ -86,47 +85,6 @@ def test_metrics_are_of_the_last_step_and_write_nothing(config: BcConfig, data: 
     assert found["loss"] == pytest.approx(float(expected.detach()), rel=1e-6)
     assert found["gradient_norm"] == pytest.approx(float(torch.cat([g.flatten() for g in gradients]).norm()), rel=1e-5)
     assert read_metrics(config.out) == []
-
-
-def test_the_rate_is_samples_since_the_last_log_line(
-    config: BcConfig, data: Dataset, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A clock that stands still but for us: 2 steps of 16 in 4 s are 8 a second, then 1 step in 0.5 s are 32."""
-    now = [100.0]
-    monkeypatch.setattr("protovalue.pretrain.trainer.time.perf_counter", lambda: now[0])
-    with Run.open(config.out, {}) as run:
-        one = trainer(config, data, run)
-        sample = one.method.sample(0)
-        for seconds in (1.0, 3.0):
-            now[0] += seconds
-            one.step(sample)
-        one.log()
-        now[0] += 0.5
-        one.step(sample)
-        one.log()
-    assert [row["samples_per_second"] for row in read_metrics(config.out)] == [8, 32]
-
-
-def test_half_of_the_memory_is_for_the_data_and_half_for_batches_ahead(
-    config: BcConfig, data: Dataset, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    given = []
-    real = data.load
-
-    def load(room: int) -> None:
-        given.append(room)
-        real(room)
-
-    class Noted(Prefetcher[Any]):
-        def __init__(self, make: Any, steps: Any, size: int, room: int) -> None:
-            given.append(room)
-            super().__init__(make, steps, size, room)
-
-    monkeypatch.setattr(data, "load", load)
-    monkeypatch.setattr("protovalue.pretrain.trainer.Prefetcher", Noted)
-    with Run.open(config.out, {}) as run:
-        trainer(replace(config, memory=6), data, run).run()
-    assert given == [3 * 1024 * 1024] * 2  # --memory is in MiB
 
 
 def test_the_bar_counts_steps(config: BcConfig, data: Dataset, capsys: pytest.CaptureFixture[str]) -> None:

@@ -159,6 +159,7 @@ def test_no_curve_at_all() -> None:
     [
         ("PVN (RNI), 8x, 100 tasks", "PVN (RNI)"),
         ("pvn, tasks 10, width 2", "pvn"),
+        ("PVN, 0.25x, 10 tasks", "PVN"),
         ("pvn, proportion 0.01, tasks 10", "pvn, proportion 0.01"),
         ("DQN", "DQN"),
     ],

@@ -113,8 +113,10 @@ def replaced(old: str, new: str) -> str:
         (replaced("pretraining = 2", "pair = 2"), 9, "pair: found 2, expected true or false"),
         (replaced("pretraining = 2", "pretraining = 2\npair = true"), 10, "1 for data and 2 for pretraining"),
         (TINY + "name = 'again'\n", None, ""),
+        ("widths = [1, 1.0]\n" + TINY, 1, "widths: found 1 twice, expected each once"),
+        ("widths = [true]\n" + TINY, 1, "widths: found True, expected numbers more than 0 and less than 65536"),
         ("widths = []\n" + TINY, 1, "widths: found [], expected a list of at least one number"),
-        ("widths = [\n  1,\n  0,\n]\n" + TINY, 3, "widths: found 0, expected whole numbers from 1 on"),
+        ("widths = [\n  1,\n  0,\n]\n" + TINY, 3, "widths: found 0, expected numbers more than 0 and less than 65536"),
         ("tasks = [4]\n" + TINY, 1, "tasks: found with no method that takes it"),
         ("tasks = [4, 8, 4]\n" + replaced("tasks = 8", ""), 1, "tasks: found 4 twice, expected each once"),
         ("tasks = []\n" + replaced("tasks = 8", ""), 1, "tasks: found [], expected a list of at least one number"),
@@ -201,6 +203,11 @@ def test_a_setting_that_nothing_uses_is_refused(text: Any, line: int, expected: 
 )
 def test_a_setting_that_something_uses_is_not(text: Any) -> None:
     parse(text)
+
+
+def test_widths_may_be_fractions_and_a_whole_one_is_a_whole_one() -> None:
+    study = parse("widths = [0.25, 1.0, 2]\n" + TINY)
+    assert [(width, type(width)) for width in study.widths] == [(0.25, float), (1, int), (2, int)]
 
 
 def test_what_a_file_does_not_say() -> None:

@@ -287,6 +287,14 @@ def test_methods_without_tasks_are_not_multiplied() -> None:
     assert {cell.width for cell in cells if cell.method == "bc"} == {1, 2}
 
 
+def test_a_fraction_of_a_width_has_encoders_of_its_own() -> None:
+    cells = plan(parse("widths = [0.25, 1]\n" + TINY), ROOT).cells
+    names = {cell.width: str(cell.encoder) for cell in cells if cell.method == "pvn"}
+    assert set(names) == {0.25, 1}
+    assert "x0.25" in names[0.25]
+    assert "x1" in names[1]
+
+
 def test_the_data_of_a_dqn_is_recorded_with_all_of_its_settings() -> None:
     text = TINY.replace("steps = 300", 'policy = "dqn"\nsteps = 300\nupdate_every = 3')
     laid_out = plan(parse(text), ROOT)

@@ -71,6 +71,9 @@ def test_another_width_is_scaled_and_said_so() -> None:
     found = estimate(wide, rates, "minatar/breakout")
     assert found.scaled
     assert found.seconds == pytest.approx(2 + factor * 5)
+    narrow = stage("a", "online minatar minatar x0.25 seeds 3 threads 1", 10)
+    factor = (8 * 8 * 9 * 4 * 4 + 256 * 32) / (8 * 8 * 9 * 4 * 16 + 1024 * 128)
+    assert estimate(narrow, rates, "minatar/breakout").seconds == pytest.approx(2 + factor * 5)
     other = stage("a", "online minatar minatar x2 seeds 9 threads 1", 10)
     assert estimate(other, rates, "minatar/breakout").seconds is None
 

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from protovalue.nets.layers import Conv, Padding, flatten, output_size
+from protovalue.nets.layers import Conv, Padding, flatten, output_size, scaled
 
 
 @dataclass(frozen=True)
@@ -24,15 +24,15 @@ class ConvTrunk(nn.Module):
     """The convolutions of a `ConvSpec`, flattened: (N, C, H, W) to (N, flat_features)."""
 
     def __init__(
-        self, spec: ConvSpec, in_channels: int, frame_size: tuple[int, int], width: int, generator: torch.Generator
+        self, spec: ConvSpec, in_channels: int, frame_size: tuple[int, int], width: float, generator: torch.Generator
     ) -> None:
         super().__init__()
         height, breadth = frame_size
         channels = in_channels
         self.convs = nn.ModuleList()
         for size, kernel, stride in spec.layers:
-            self.convs.append(Conv(channels, size * width, kernel, stride, generator, spec.padding))
-            channels = size * width
+            self.convs.append(Conv(channels, scaled(size, width), kernel, stride, generator, spec.padding))
+            channels = scaled(size, width)
             height = output_size(height, kernel, stride, spec.padding)
             breadth = output_size(breadth, kernel, stride, spec.padding)
         self.output_shape = (channels, height, breadth)

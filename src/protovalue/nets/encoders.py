@@ -75,7 +75,7 @@ class Encoder(nn.Module):
 def make_encoder(
     name: str,
     observation_shape: tuple[int, ...],
-    width: int,
+    width: float,
     generator: torch.Generator,
     options: Mapping[str, Any] | None = None,
 ) -> Encoder:
@@ -84,13 +84,13 @@ def make_encoder(
     Args:
         name: that of an architecture of this package, or of a file of the user's that was loaded; never runs a file.
         observation_shape: shape of one observation, without the batch.
-        width: multiplier of all channels and of the features; the paper's are 1, 2, 4 and 8.
+        width: multiplier of all channels and of the features, which are rounded; the paper's are 1, 2, 4 and 8.
         generator: source of the initial parameters, on the CPU.
         options: what to change from the defaults of the architecture's own options.
     """
     cls = ENCODERS.find(name)
-    if not 1 <= width < 1 << 16:
-        raise UserError(f"encoder width: found {width}, expected at least 1 and at most {(1 << 16) - 1:,}")
+    if not 0 < width < 1 << 16:
+        raise UserError(f"encoder width: found {width}, expected more than 0 and less than {1 << 16}")
     resolved = resolve_options(cls, options, f"option of encoder {name_of(name)!r}", f"encoder {name_of(name)}")
     encoder: Encoder = cls(observation_shape, width, generator, **resolved)
     encoder.options = resolved

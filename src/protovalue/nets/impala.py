@@ -7,7 +7,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from protovalue.nets.encoders import Encoder
-from protovalue.nets.layers import Conv, Dense, flatten, max_pool, output_size
+from protovalue.nets.layers import Conv, Dense, flatten, max_pool, output_size, scaled
 
 
 class _ResidualBlock(nn.Module):
@@ -38,16 +38,16 @@ class _ResidualStack(nn.Module):
 class ImpalaEncoder(Encoder):
     """Impala-CNN: stacks of 16, 32 and 32 x width channels, ReLU, dense 512 x width, ReLU."""
 
-    def __init__(self, observation_shape: tuple[int, ...], width: int, generator: torch.Generator) -> None:
+    def __init__(self, observation_shape: tuple[int, ...], width: float, generator: torch.Generator) -> None:
         super().__init__(observation_shape)
         height, breadth = self.frame_size
         channels = self.in_channels
         self.stacks = nn.ModuleList()
         for size in (16, 32, 32):
-            self.stacks.append(_ResidualStack(channels, size * width, generator))
-            channels = size * width
+            self.stacks.append(_ResidualStack(channels, scaled(size, width), generator))
+            channels = scaled(size, width)
             height, breadth = output_size(height, 3, 2, "SAME"), output_size(breadth, 3, 2, "SAME")
-        self.num_features, self.latent_shape = 512 * width, (channels, height, breadth)
+        self.num_features, self.latent_shape = scaled(512, width), (channels, height, breadth)
         self.dense = Dense(height * breadth * channels, self.num_features, generator)
 
     def convolve(self, x: Tensor) -> Tensor:

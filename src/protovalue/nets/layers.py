@@ -23,6 +23,11 @@ def same_padding(size: int, kernel: int, stride: int) -> tuple[int, int]:
     return total // 2, total - total // 2
 
 
+def scaled(size: int, width: float) -> int:
+    """Return a layer's number of channels or features at a width: the nearest whole number, at least 1."""
+    return max(1, round(size * width))
+
+
 def output_size(size: int, kernel: int, stride: int, padding: Padding) -> int:
     """Return the length of one axis after a convolution or a pooling."""
     return -(-size // stride) if padding == "SAME" else (size - kernel) // stride + 1

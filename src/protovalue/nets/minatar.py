@@ -10,7 +10,7 @@ from torch import Tensor
 
 from protovalue.nets.convolutions import ConvSpec, ConvTrunk
 from protovalue.nets.encoders import Encoder
-from protovalue.nets.layers import Conv, Dense, flatten
+from protovalue.nets.layers import Conv, Dense, flatten, scaled
 
 MINATAR = ConvSpec(((16, 3, 1),), "VALID", 128)
 """The network of MinAtar's authors, VALID as theirs, so that an end-to-end DQN on it is their baseline. Every cell is
@@ -27,10 +27,10 @@ class MinatarEncoder(Encoder):
     minimum_size = 3
     patches: Tensor
 
-    def __init__(self, observation_shape: tuple[int, ...], width: int, generator: torch.Generator) -> None:
+    def __init__(self, observation_shape: tuple[int, ...], width: float, generator: torch.Generator) -> None:
         super().__init__(observation_shape)
         self.trunk = ConvTrunk(MINATAR, self.in_channels, self.frame_size, width, generator)
-        self.num_features, self.latent_shape = MINATAR.features * width, self.trunk.output_shape
+        self.num_features, self.latent_shape = scaled(MINATAR.features, width), self.trunk.output_shape
         self.dense = Dense(self.trunk.flat_features, self.num_features, generator)
         kernel = MINATAR.layers[0][1]
         cells = np.arange(math.prod(self.frame_size) * self.in_channels).reshape(*self.frame_size, self.in_channels)

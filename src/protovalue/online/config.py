@@ -26,6 +26,7 @@ from protovalue.config import (
     SUBJECT,
     THREAD_COUNT,
     THREADS,
+    WIDTH,
     Only,
     Range,
     Settings,
@@ -204,8 +205,8 @@ class DqnConfig(AgentConfig):
     """Architecture of the network below its last layer: impala, nature, minatar or a Python file of yours."""
     architecture_options: Annotated[OwnOptions, RESULT] = None
     """Options of an architecture of your own, such as depth=3 (docs/adding-an-encoder.md)."""
-    width: Annotated[int, RESULT, COUNT] = 1
-    """Multiplier of its channels and features."""
+    width: Annotated[int | float, RESULT, WIDTH] = 1
+    """Multiplier of its channels and features, which are rounded: 0.25, 0.5, 1, 2 ..."""
     record: Annotated[Path | None, PLACE] = None
     """Folder of a data set for every transition of the training, in order (one seed only)."""
     iterations: Annotated[int | None, SUBJECT, COUNT] = PRESET

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from protovalue.config import flag_words
+from protovalue.config import flag_words, whole
 from protovalue.device import choose_device, choose_threads
 from protovalue.encoder import FrozenEncoder, load_encoder
 from protovalue.envs.base import Env
@@ -166,16 +166,16 @@ def find_encoder(name: str, env: Env, other_game: bool = False) -> FrozenEncoder
     return encoder
 
 
-def parse_random(name: str) -> tuple[str, int, int]:
+def parse_random(name: str) -> tuple[str, float, int]:
     """Return architecture, width and seed of random:ARCHITECTURE:WIDTH[:SEED]."""
-    found = re.fullmatch(rf"{RANDOM}(.+?):([0-9]{{1,4}})(?::([0-9]{{1,18}}))?", name, re.DOTALL)
+    found = re.fullmatch(rf"{RANDOM}(.+?):([0-9]{{1,4}}(?:\.[0-9]{{1,4}})?)(?::([0-9]{{1,18}}))?", name, re.DOTALL)
     known = ENCODERS.names()
     if not found or not (found[1] in known or is_file(found[1])):
         expected = f"random:{'|'.join(known)}:WIDTH or ...:WIDTH:SEED"
         raise UserError(
             f"--encoder: found {name!r}, expected {expected}, or a Python file of yours for the architecture"
         )
-    return found[1], int(found[2]), int(found[3] or 0)
+    return found[1], whole(float(found[2])), int(found[3] or 0)
 
 
 def feature_scale(encoder: FrozenEncoder, env: Env) -> float:

@@ -20,6 +20,7 @@ from protovalue.config import (
     THREAD_COUNT,
     THREADS,
     TRAINING,
+    WIDTH,
     Settings,
 )
 from protovalue.own_options import OwnOptions
@@ -47,8 +48,8 @@ class PretrainConfig(Settings):
     """Architecture of the encoder: impala, nature, minatar or a Python file of yours."""
     architecture_options: Annotated[OwnOptions, RESULT] = None
     """Options of an architecture of your own, such as depth=3 (docs/adding-an-encoder.md)."""
-    width: Annotated[int, RESULT, COUNT] = PRESET
-    """Multiplier of the encoder's channels and features."""
+    width: Annotated[int | float, RESULT, WIDTH] = PRESET
+    """Multiplier of the encoder's channels and features, which are rounded: 0.25, 0.5, 1, 2 ..."""
     steps: Annotated[int, LENGTH, NOT_NEGATIVE, TRAINING] = PRESET
     """Gradient steps."""
     batch_size: Annotated[int, RESULT, COUNT, TRAINING] = PRESET

@@ -12,7 +12,7 @@ from protovalue.config import COUNT, DISCOUNT, NOT_NEGATIVE, PRESET, RESULT, SUB
 from protovalue.data.dataset import Dataset
 from protovalue.losses import latent_loss
 from protovalue.nets.encoders import Encoder
-from protovalue.nets.layers import Conv, Dense, flatten, planes, renormalize
+from protovalue.nets.layers import Conv, Dense, flatten, planes, renormalize, scaled
 from protovalue.presets import METHODS, PRETRAIN, Presets
 from protovalue.pretrain.base import Method, Sample
 from protovalue.pretrain.config import PretrainConfig
@@ -92,7 +92,7 @@ class SelfPredictive(Method):
         draw = seeded(config.seed, Purpose.METHOD)
         self.encoder.readout = "projection"
         features, channels = self.encoder.num_features, self.encoder.latent_shape[0]
-        self.transition = Transition(channels, self.data.num_actions, config.channels * config.width, draw)
+        self.transition = Transition(channels, self.data.num_actions, scaled(config.channels, config.width), draw)
         self.predictor = Dense(features, features, draw)
         self.target = TargetNetwork({"encoder": self.encoder}, config.target_ema)
 

@@ -40,7 +40,7 @@ class CellResult:
     env: str
     method: str
     """Title of the method, as in tables and legends."""
-    width: int
+    width: float
     tasks: int | None
     """Number of auxiliary tasks; None where the method has no such number."""
     data_seed: int | None
@@ -196,7 +196,7 @@ class _Agents:
     kind: Literal["online", "dqn"]
     env: str
     steps: int | None = None
-    width: int = 1
+    width: int | float = 1
     encoder: str | None = None
     encoder_checksum: str | None = None
 
@@ -205,7 +205,7 @@ class _Agents:
 class _Made:
     """What is used of the config of an encoder; the rest is only compared."""
 
-    width: int | None = 1
+    width: int | float | None = 1
     seed: int | None = None
     tasks: int | None = None
     architecture: str | None = None

@@ -25,7 +25,7 @@ from protovalue.report.results import Results
 
 Array = NDArray[np.float64]
 SEED = 0  # of the bootstrap: the same runs give the same report
-_GRID = re.compile(r", (\d+x|(\d+|None) tasks|(tasks|width) \w+)")
+_GRID = re.compile(r", ([\d.]+x|(\d+|None) tasks|(tasks|width) \w+)")
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class ScalingPoint:
     """A number for one width and one number of tasks."""
 
     panel: str
-    width: int
+    width: float
     tasks: int
     estimate: Estimate
 
@@ -318,7 +318,7 @@ def _is_random(cell: CellResult) -> bool:
     return cell.settings.get("method") == "random"
 
 
-def _network(cell: CellResult) -> tuple[object, int]:
+def _network(cell: CellResult) -> tuple[object, float]:
     return cell.settings.get("encoder.architecture"), cell.width
 
 

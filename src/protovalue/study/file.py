@@ -16,7 +16,7 @@ from protovalue.study.lines import Source
 from protovalue.study.method_tables import read_methods
 from protovalue.study.model import DQN, MethodEntry, Seeds, Study
 from protovalue.study.settings import check_keys, check_names, settings
-from protovalue.study.values import NAME, NAME_TEXT, read_numbers, read_seeds, read_text
+from protovalue.study.values import NAME, NAME_TEXT, read_numbers, read_seeds, read_text, read_widths
 
 NORMALISE = ("human", "dqn", "none")
 TABLES = ("env", "data", "methods", "seeds", "pretrain", "online", "dqn", "evaluate")
@@ -52,7 +52,7 @@ def parse_study(source: Source, stem: str) -> Study:
     check_names(source, ["pretrain"], pretrain)
     check_names(source, [DQN], values.get(DQN, {}))
     methods = read_methods(source, values, given, pretrain)
-    widths, tasks = read_numbers(source, values, "widths", 1), read_numbers(source, values, "tasks", 0)
+    widths, tasks = read_widths(source, values, "widths"), read_numbers(source, values, "tasks", 0)
     seeds = _seeds(source, values)
     refuse_unused(source, values, methods, tasks, seeds)
     pretrains = any(entry.method != DQN for entry in methods)

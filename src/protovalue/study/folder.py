@@ -43,7 +43,7 @@ class Cell:
 
     env: str
     method: str
-    width: int
+    width: int | float
     tasks: int | None
     data_seed: int | None
     """None for an encoder that does not learn from data."""

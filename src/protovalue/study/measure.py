@@ -39,7 +39,7 @@ class Size:
     agent_log_every: int
     episodes: int | None
     """None: episodes may be very long and are not measured."""
-    widths: tuple[int, ...] | None
+    widths: tuple[float, ...] | None
     """None: all of the study's."""
 
 

@@ -111,7 +111,7 @@ class Study:
     """As data are collected in, and as methods play that say nothing else."""
     methods: tuple[MethodEntry, ...]
     data: Data | None
-    widths: tuple[int | None, ...]
+    widths: tuple[int | float | None, ...]
     """None is the preset's."""
     tasks: tuple[int | None, ...]
     seeds: Seeds

@@ -146,7 +146,7 @@ class _Planner:
         number: int,
         data_seed: int,
         seed: int,
-        width: int | None,
+        width: float | None,
         tasks: int | None,
     ) -> Cell:
         data = self.data(env, data_seed)  # also measures the scale of features that were not learned
@@ -238,7 +238,7 @@ class _Planner:
         return self.stages[folder]
 
     def pretrain_config(
-        self, entry: MethodEntry, data: _Data, width: int | None, tasks: int | None, seed: int
+        self, entry: MethodEntry, data: _Data, width: float | None, tasks: int | None, seed: int
     ) -> PretrainConfig:
         study = self.study
         given = {**study.pretrain, **entry.settings}
@@ -381,7 +381,7 @@ class _Planner:
         code = checksum([split_env(env)[0], config.architecture if isinstance(config, DqnConfig) else None])
         return {**found, **({"own_code": code} if code else {}), "env": env_name(env)}
 
-    def agent_rate(self, kind: str, env: str, encoder: str | None, width: int | None, seeds: int) -> str:
+    def agent_rate(self, kind: str, env: str, encoder: str | None, width: float | None, seeds: int) -> str:
         return f"{kind} {_family(env)} {encoder} x{width} seeds {seeds} threads {self.study.threads}"
 
 

@@ -9,14 +9,12 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 
-import torch
-from torch.utils.flop_counter import FlopCounterMode
-
 from protovalue import __version__
 from protovalue.envs.registry import make
 from protovalue.errors import UserError
 from protovalue.files import read_json, write_json
 from protovalue.indicators.precompute import default_cache
+from protovalue.nets.cost import forward_flops
 from protovalue.nets.encoders import make_encoder
 from protovalue.randomness import throwaway
 from protovalue.registry import env_name
@@ -25,7 +23,7 @@ from protovalue.study.folder import History, histories, read_events, warn_once
 from protovalue.study.plan import Stage
 
 FINISHED, MEASURED = "finished stages of this study", "short runs on this machine"
-_WIDTH = re.compile(r" x(\d+) ")
+_WIDTH = re.compile(r" x([\d.]+) ")
 
 
 @dataclass(frozen=True)
@@ -70,7 +68,7 @@ def estimate(stage: Stage, rates: Rates, env: str | None) -> StageTime:
     """Estimate a stage; `env` is an environment of its family, whose observations say how large an encoder is."""
     rate, scale = rates.get(stage.rate), 1.0
     if rate is None and env is not None and (match := _WIDTH.search(stage.rate)):
-        rate, scale = _other_width(stage.rate, int(match[1]), rates, env)
+        rate, scale = _other_width(stage.rate, match[1], rates, env)
     if rate is None:
         return StageTime(None)
     seconds = rate.start + scale * rate.per_unit * stage.units
@@ -82,28 +80,23 @@ def estimate(stage: Stage, rates: Rates, env: str | None) -> StageTime:
     return StageTime(seconds, scale != 1.0)
 
 
-def _other_width(name: str, width: int, rates: Rates, env: str) -> tuple[Rate | None, float]:
+def _other_width(name: str, width: str, rates: Rates, env: str) -> tuple[Rate | None, float]:
     """Find a rate that differs in the width alone, and the factor between the two."""
     for other, rate in rates.items():
         match = _WIDTH.search(other)
         if match and _WIDTH.sub(" ", other) == _WIDTH.sub(" ", name):
             encoder = name[: name.index(f" x{width} ")].rpartition(" ")[2]
-            return rate, multiply_adds(env, encoder, width) / multiply_adds(env, encoder, int(match[1]))
+            return rate, multiply_adds(env, encoder, float(width)) / multiply_adds(env, encoder, float(match[1]))
     return None, 1.0
 
 
 @cache
-def multiply_adds(env: str, encoder: str, width: int) -> int:
+def multiply_adds(env: str, encoder: str, width: float) -> int:
     """Count the multiply-adds of an encoder's forward pass on one observation; nothing is computed."""
     made = make(env)
     shape = made.single_observation_space.shape
     made.close()
-    with torch.inference_mode():
-        network = make_encoder(encoder, shape, width, throwaway()).to("meta")
-        counter = FlopCounterMode(display=False)
-        with counter:
-            network(torch.zeros((1, *shape), dtype=torch.uint8, device="meta"))
-    return int(counter.get_total_flops()) // 2
+    return forward_flops(make_encoder(encoder, shape, width, throwaway()).to("meta")) // 2
 
 
 def rates_file() -> Path:
