@@ -14,7 +14,6 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from protovalue.config import WIDTH
 from protovalue.device import threads_for
 from protovalue.envs.options import check_recorded
 from protovalue.errors import UserError
@@ -71,7 +70,7 @@ class _Config:
     def __post_init__(self) -> None:
         require(self.format == FORMAT, "format", self.format, repr(FORMAT))
         require(self.version == VERSION, "version", self.version, str(VERSION))
-        require(self.width in WIDTH, "width", self.width, f"{WIDTH}")
+        require(0 < self.width < 1 << 16, "width", self.width, f"more than 0 and less than {1 << 16}")
         shape = self.observation_shape
         good = all(size > 0 for size in shape) and math.prod(shape) <= LARGEST
         require(good, "observation_shape", shape, f"sizes of 1 or more, at most {LARGEST:,} values in all")

@@ -279,6 +279,55 @@ def test_a_writer_goes_on_only_with_its_own_kind(tmp_path: Path, name: str, valu
         assert writer.manifest.chunk_frames == 4
 
 
+def sources(path: Path) -> list[tuple[str, int]]:
+    return [(source["by"], source["first_episode"]) for source in Folder(path).manifest.provenance]
+
+
+def test_the_sources_of_what_is_not_kept_are_forgotten(tmp_path: Path) -> None:
+    """Two episodes by one, one by another; a third keeps two, so that nothing of the other is left."""
+    rng, path = np.random.default_rng(0), tmp_path / "set"
+    for who, count in (("one", 2), ("other", 1)):
+        with DatasetWriter(path, manifest(), {"by": who}) as writer:
+            for _ in range(count):
+                record(writer, made_up(3, rng))
+    assert sources(path) == [("one", 0), ("other", 2)]
+    with DatasetWriter(path, manifest(), {"by": "idle"}):
+        pass
+    with DatasetWriter(path, manifest(), {"by": "third"}, keep=3):  # all that there are: nothing is cut off
+        pass
+    assert sources(path) == [("one", 0), ("other", 2), ("idle", 3), ("third", 3)]
+    with DatasetWriter(path, manifest(), {"by": "third"}, keep=2):
+        pass
+    assert sources(path) == [("one", 0), ("third", 2)]
+
+
+def test_what_a_writer_notes_can_be_taken_back(tmp_path: Path) -> None:
+    path = tmp_path / "set"
+    with DatasetWriter(path, manifest(), {"by": "test"}) as writer:
+        writer.note(position=3, files=2)
+        writer.note(position=None)
+    (source,) = Folder(path).manifest.provenance
+    assert source == {"by": "test", "first_episode": 0, "files": 2}
+
+
+def test_episodes_are_made_safe_every_ten_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock that we turn: nothing after 10 s, a commit after more, and then 10 s of rest again."""
+    now, commits = [50.0], []
+    monkeypatch.setattr(writing.time, "monotonic", lambda: now[0])
+    real = DatasetWriter.commit
+
+    def noted(self: DatasetWriter, complete: bool = False) -> None:
+        commits.append((now[0], complete))
+        real(self, complete)
+
+    monkeypatch.setattr(DatasetWriter, "commit", noted)
+    with DatasetWriter(tmp_path / "set", manifest(), {"by": "test"}) as writer:
+        for seconds in (0, 10, 0.05, 10, 0.05):
+            now[0] += seconds
+            record(writer, made_up(2, np.random.default_rng(0)))
+    assert commits == [(50, False), (60.05, False), (70.1, False), (70.1, True)]
+
+
 def test_a_writer_closes_what_it_opened(tmp_path: Path) -> None:
     with DatasetWriter(tmp_path / "set", manifest(), {"by": "test"}) as writer:
         descriptors = list(writer._files.values())
