@@ -313,7 +313,7 @@ def test_what_a_writer_notes_can_be_taken_back(tmp_path: Path) -> None:
 def test_episodes_are_made_safe_every_ten_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A clock that we turn: nothing after 10 s, a commit after more, and then 10 s of rest again."""
     now, commits = [50.0], []
-    monkeypatch.setattr(writing.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr("protovalue.data.writer.time.monotonic", lambda: now[0])
     real = DatasetWriter.commit
 
     def noted(self: DatasetWriter, complete: bool = False) -> None:

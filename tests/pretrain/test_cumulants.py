@@ -51,6 +51,14 @@ def few(tmp_path: Path) -> Dataset:
     return two_episodes(tmp_path / "few")
 
 
+def test_heads_start_at_the_value_of_a_constant(few: Dataset, config: CumulantsConfig) -> None:
+    """The mean of f(x') - f(x) over 4 transitions, one of which ends: v = c + 0.8 * 3/4 v."""
+    method = made(replace(config, data=(few.folders[0].path,), head_start="mean", unit="none"), few)
+    values = method.tasks.of(torch.from_numpy(pictures(np.arange(3)))[:, None]).numpy()  # (3 states, m)
+    mean = sum(values[after] - values[x] for x, _, after, _ in TRANSITIONS) / 4
+    np.testing.assert_allclose(method.heads.bias.detach().numpy(), [mean / (1 - 0.8 * 0.75)] * 2, atol=1e-6)
+
+
 @pytest.mark.parametrize("unit", ["deviation", "none"])
 @pytest.mark.parametrize("backup", ["mean", "max"])
 def test_loss_by_hand(

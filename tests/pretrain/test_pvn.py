@@ -13,6 +13,7 @@ from protovalue.data.dataset import Dataset
 from protovalue.data.format import End
 from protovalue.indicators.precompute import IndicatorRewards, IndicatorSpec, indicator_rewards, load_indicator
 from protovalue.pretrain import pvn
+from protovalue.pretrain.base import transitions
 from protovalue.pretrain.loop import pretrain
 from protovalue.pretrain.pvn import PvnConfig
 from protovalue.runs import read_run
@@ -63,6 +64,47 @@ def test_loss_by_hand(few: Dataset, config: PvnConfig, backup: Literal["mean", "
     loss.backward()
     assert method.heads.weight.grad.abs().sum() > 0
     assert all(parameter.grad is None for parameter in method.target.parameters())
+
+
+def test_without_the_mask_a_value_follows_the_end(few: Dataset, config: PvnConfig) -> None:
+    """The transition 1 -> 2 terminates: its target has half of what the target network says of state 2, or nothing."""
+    losses = {}
+    for mask in ("yes", "no"):
+        method = made(replace(config, terminal_mask=mask), few)
+        fill_table(method.heads, np.zeros((3, 3, 2)))
+        fill_table(method.target["heads"], np.full((3, 3, 2), 4.0))
+        sample = method.sample(5)
+        rows = [TRANSITIONS[index] for index in method.sampler.indices(5)]
+        targets = [
+            (x == task) + (0.0 if ends and mask == "yes" else 2.0) for x, _, _, ends in rows for task in range(3)
+        ]
+        losses[mask] = method.loss(sample)[0].item()
+        assert losses[mask] == pytest.approx(np.mean(np.square(targets)), rel=1e-6)
+    assert losses["yes"] < losses["no"]
+
+
+@pytest.mark.parametrize(("mask", "expected"), [("yes", [0.8, 0.4, 0.4]), ("no", [1, 0.5, 0.5])])
+def test_heads_start_at_the_value_of_a_constant(
+    few: Dataset, config: PvnConfig, mask: Literal["yes", "no"], expected: list[float]
+) -> None:
+    """Rewards of 2, 1 and 1 in 4 transitions, one of which ends: v = r + 0.5 * 3/4 v, or r + 0.5 v without the mask."""
+    method = made(replace(config, head_start="mean", terminal_mask=mask), few)
+    for heads in (method.heads, method.target["heads"]):
+        np.testing.assert_allclose(heads.bias.detach().numpy(), [expected] * 2, rtol=1e-6)
+    assert not made(config, few).heads.bias.any()
+
+
+def test_the_start_is_where_a_constant_predictor_ends(few: Dataset, config: PvnConfig) -> None:
+    """Temporal differences with biases alone, the weights held at zero, stay at the start: the mean step is zero."""
+    method = made(replace(config, head_start="mean", target_ema=0.0), few)
+    with torch.no_grad():
+        for heads in (method.heads, method.target["heads"]):
+            heads.weight.zero_()
+    every = np.arange(4)  # each transition once
+    sample = transitions(method.sampler.transitions(every))
+    method.loss({**sample, "reward": torch.from_numpy(method.rewards(every))})[0].backward()
+    assert method.heads.bias.grad.abs().max() > 0.01  # one action's mean differs from the other's
+    assert method.heads.bias.grad.sum(0).abs().max() < 1e-6
 
 
 def test_one_step_of_the_loop_by_hand(few: Dataset, config: PvnConfig) -> None:

@@ -12,7 +12,7 @@ TRAINING = 3
 @torch.inference_mode()
 def forward_flops(encoder: Encoder) -> int:
     """Return the floating-point operations of one observation's features, as PyTorch counts them."""
-    device = next(encoder.parameters()).device
+    device = next((parameter.device for parameter in encoder.parameters()), torch.device("cpu"))
     with FlopCounterMode(display=False) as counter:
         encoder(torch.zeros((1, *encoder.observation_shape), dtype=torch.uint8, device=device))
     return int(counter.get_total_flops())

@@ -15,7 +15,7 @@ from protovalue.indicators.precompute import save_indicator
 from protovalue.presets import METHODS, PRETRAIN, Presets
 from protovalue.pretrain.base import Sample
 from protovalue.pretrain.config import PretrainConfig
-from protovalue.pretrain.task_values import TaskValues
+from protovalue.pretrain.task_values import HeadStart, TaskValues
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +44,8 @@ class CumulantsConfig(PretrainConfig):
     """Discount factor."""
     target_ema: Annotated[float, RESULT, DISCOUNT] = PRESET
     """Share of the target network that is kept in each step."""
+    head_start: Annotated[HeadStart, RESULT] = "zero"
+    """Where the heads' biases start: at zero, or at the mean value of each task on the data."""
     cumulant_seed: Annotated[int | None, RESULT] = None
     """Seed of the random networks [--seed]."""
     cache: Annotated[Path | None, PLACE] = None
@@ -71,7 +73,7 @@ class RandomCumulants(TaskValues):
         self.tasks: Cumulants = cumulants(self.data, spec, config.cache, device)
         deviation = self.tasks.deviation if config.unit == "deviation" else np.ones(config.tasks, np.float32)
         self._factor = np.float32(config.scale) / np.where(deviation > 0, deviation, np.float32(1))
-        self.add_heads(config.tasks, config.gamma, config.backup, config.target_ema)
+        self.add_heads(config.tasks, config.gamma, config.backup, config.target_ema, start=config.head_start)
 
     def rewards(self, index: NDArray[Any]) -> NDArray[Any]:
         """Return c_j(x, x') of the given transitions (B, m)."""

@@ -30,7 +30,7 @@ from protovalue.presets import METHODS, PRETRAIN, Presets
 from protovalue.pretrain.base import Sample
 from protovalue.pretrain.config import PretrainConfig
 from protovalue.pretrain.holdout import compare_with_rollouts
-from protovalue.pretrain.task_values import TaskValues
+from protovalue.pretrain.task_values import HeadStart, TaskValues
 from protovalue.registry import is_file
 
 
@@ -73,6 +73,10 @@ class PvnConfig(PretrainConfig):
     """Share of the target network that is kept in each step."""
     target_every: Annotated[int | None, RESULT, COUNT] = None
     """Copy the target network every so many steps, in place of the moving average."""
+    head_start: Annotated[HeadStart, RESULT] = "zero"
+    """Where the heads' biases start: at zero, or at the mean value of each task on the data."""
+    terminal_mask: Annotated[Literal["yes", "no"], RESULT] = "yes"
+    """Whether nothing follows the end of an episode; no is the paper's formula as it reads."""
     indicator_seed: Annotated[int | None, RESULT] = None
     """Seed of the sets [--seed]."""
     cache: Annotated[Path | None, PLACE] = None
@@ -132,7 +136,15 @@ class ProtoValueNetwork(TaskValues):
             **{name: value for name, value in applying.items() if value is not None},
         )
         self.tasks: IndicatorRewards = indicator_rewards(self.data, spec, config.cache, device)
-        self.add_heads(config.tasks, config.gamma, config.backup, config.target_ema, config.target_every)
+        self.add_heads(
+            config.tasks,
+            config.gamma,
+            config.backup,
+            config.target_ema,
+            config.target_every,
+            config.head_start,
+            mask=config.terminal_mask == "yes",
+        )
 
     def steps(self) -> int:
         """Return the number of gradient steps; none without tasks."""

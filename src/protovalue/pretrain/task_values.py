@@ -1,16 +1,21 @@
 """What proto-value networks and random cumulants share: the values of m tasks by temporal differences (Algorithm 1)."""
 
-from typing import Any
+from typing import Any, Literal
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from protovalue.data.format import End
 from protovalue.losses import Backup, td_loss
 from protovalue.nets.heads import TaskHeads
 from protovalue.pretrain.base import Method, Sample, transitions
 from protovalue.pretrain.target import TargetNetwork
 from protovalue.randomness import Purpose, seeded
+
+HeadStart = Literal["zero", "mean"]
+_BLOCK = 1 << 16  # transitions whose rewards are summed at a time
 
 
 class TaskValues(Method):
@@ -23,18 +28,44 @@ class TaskValues(Method):
     target: TargetNetwork
 
     def add_heads(
-        self, tasks: int, gamma: float, backup: Backup, target_ema: float | None, target_every: int | None = None
+        self,
+        tasks: int,
+        gamma: float,
+        backup: Backup,
+        target_ema: float | None,
+        target_every: int | None = None,
+        start: HeadStart = "zero",
+        mask: bool = True,
     ) -> None:
-        """Make the heads, and the target network of encoder and heads."""
-        self._gamma, self._backup = gamma, backup
+        """Make the heads, whose biases start at `start`, and the target network of encoder and heads.
+
+        Without `mask` a value flows across the end of an episode, as the formula of the paper reads.
+        """
+        self._gamma, self._backup, self._mask = gamma, backup, mask
         self.heads = TaskHeads(
             self.encoder.num_features, tasks, self.data.num_actions, seeded(self.config.seed, Purpose.METHOD)
         )
+        if start == "mean":
+            with torch.no_grad():
+                self.heads.bias.copy_(torch.from_numpy(self.mean_values()))
         self.target = TargetNetwork({"encoder": self.encoder, "heads": self.heads}, target_ema, target_every)
 
     def rewards(self, index: NDArray[Any]) -> NDArray[Any]:
         """Return the rewards of the given transitions (B, m), boolean or float."""
         raise NotImplementedError
+
+    def mean_values(self) -> NDArray[np.float32]:
+        """Return the best constant prediction of each task (m,): what temporal differences give without features.
+
+        With the mean reward r and the share z of transitions that end an episode it is v = r + gamma (1 - z) v.
+        """
+        data, total = self.data, 0.0
+        for first in range(0, data.num_transitions, _BLOCK):
+            index = np.arange(first, min(first + _BLOCK, data.num_transitions))
+            total = total + self.rewards(index).sum(axis=0, dtype=np.float64)
+        ends = np.count_nonzero(data.ends == End.TERMINATED) if self._mask else 0
+        mean = total / (data.num_transitions - self._gamma * (data.num_transitions - ends))
+        return np.asarray(mean, np.float32)
 
     def sample(self, step: int) -> Sample:
         """Return transitions and their rewards for all tasks."""
@@ -47,7 +78,8 @@ class TaskValues(Method):
         prediction = self.heads.taken(self.encoder(obs), sample["action"])  # (B, m)
         with torch.no_grad():
             next_value = self.target["heads"].backed_up(self.target["encoder"](next_obs), self._backup)
-        loss, error = td_loss(prediction, next_value, sample["reward"], sample["terminal"], self._gamma)
+        terminal = sample["terminal"] if self._mask else torch.zeros_like(sample["terminal"])
+        loss, error = td_loss(prediction, next_value, sample["reward"], terminal, self._gamma)
         return loss, {"td_error_std": error.detach().std(), "prediction_mean": prediction.detach().mean()}
 
     def after_step(self) -> None:
