@@ -25,10 +25,8 @@ from protovalue.report import summary
 from protovalue.runs import Run, read_checkpoint
 from tests.data.published import atari_episode, write_atari, write_rlu
 
-LINES = {
-    signal.SIGINT: "pvn: interrupted; the same command continues",
-    signal.SIGTERM: "pvn: terminated; the same command continues",
-}
+CONTINUES, AGAIN, NOTHING = "the same command continues", "the same command starts again", "nothing was begun"
+LINES = {signal.SIGINT: "pvn: interrupted; ", signal.SIGTERM: "pvn: terminated; "}
 BOTH = pytest.mark.parametrize("number", list(LINES))
 
 
@@ -64,14 +62,14 @@ class Child:
     def alive(self) -> bool:
         return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
 
-    def end(self, number: int, when: Callable[[], bool]) -> str:
+    def end(self, number: int, when: Callable[[], bool], then: str = CONTINUES) -> str:
         """Send a signal when something is true; check the exit code and the last line; return all that was said."""
         wait_until(when, self.alive)
         os.kill(self.pid, number)
         assert os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1]) == 128 + number, self.log.read_text()
         said = self.log.read_text()
         assert "Traceback" not in said
-        assert said.strip().splitlines()[-1] == LINES[signal.Signals(number)]
+        assert said.strip().splitlines()[-1] == LINES[signal.Signals(number)] + then
         return said
 
 
@@ -174,7 +172,7 @@ def test_evaluating_leaves_what_was_there(made: Path, tmp_path: Path) -> None:
     before = (made / "online/evaluation.json").read_bytes()
     mark = tmp_path / "mark"
     words = f"evaluate {made}/online --episodes 900000"
-    Child(tmp_path, words, marking(Quotas, "add", mark)).end(signal.SIGTERM, mark.exists)
+    Child(tmp_path, words, marking(Quotas, "add", mark)).end(signal.SIGTERM, mark.exists, AGAIN)
     assert (made / "online/evaluation.json").read_bytes() == before
     assert not list(made.rglob(".new-*"))
 
@@ -182,7 +180,7 @@ def test_evaluating_leaves_what_was_there(made: Path, tmp_path: Path) -> None:
 def test_reporting_ends(made: Path, tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     words = f"report {made}/online --out {tmp_path}/page --draws 100000"
-    Child(tmp_path, words, marking(summary, "over_games", mark)).end(signal.SIGTERM, mark.exists)
+    Child(tmp_path, words, marking(summary, "over_games", mark)).end(signal.SIGTERM, mark.exists, AGAIN)
     assert not list(tmp_path.rglob(".new-*"))
 
 
@@ -201,7 +199,7 @@ def test_importing_ends_with_its_workers(tmp_path: Path, number: Any) -> None:
     os.killpg(process.pid, number)
     _, said = process.communicate()
     assert process.returncode == 128 + number, said
-    assert said.strip().splitlines()[-1] == LINES[number]
+    assert said.strip().splitlines()[-1] == LINES[number] + CONTINUES
     assert "Traceback" not in said
 
 
@@ -237,7 +235,7 @@ def test_a_signal_while_modules_are_imported_is_one_line(tmp_path: Path, number:
     wait_until(mark.exists, lambda: process.poll() is None)
     process.send_signal(number)
     _, said = process.communicate()
-    assert (process.returncode, said) == (128 + number, LINES[number] + "\n")
+    assert (process.returncode, said) == (128 + number, LINES[number] + NOTHING + "\n")
 
 
 def test_a_second_ctrl_c_interrupts_at_once_but_a_second_sigterm_does_not() -> None:
@@ -307,7 +305,7 @@ def test_a_study_tells_its_workers_and_waits_for_them(tmp_path: Path) -> None:
     os.killpg(process.pid, signal.SIGTERM)
     _, said = process.communicate()
     assert process.returncode == 143, said
-    assert said.strip().splitlines()[-1] == LINES[signal.SIGTERM]
+    assert said.strip().splitlines()[-1] == LINES[signal.SIGTERM] + CONTINUES
     assert "Traceback" not in said
     events = [json.loads(line)["event"] for line in (out / "events.jsonl").read_text().splitlines()]
     assert events == ["start", "interrupted"]

@@ -39,3 +39,5 @@ class EvaluateConfig(Settings):
         super().__post_init__()
         found, most = self.num_envs, self.episodes
         require(found is None or 1 <= found <= most, "--num-envs", found, f"1 to {most}, as many as episodes")
+        named = self.video is None or self.video.suffix.lower() == ".gif"
+        require(named, "--video", self.video, "a name that ends in .gif: no other kind of video is written")

@@ -125,7 +125,13 @@ def indicator_rewards(
             lambda folder: _compute(data, spec, folder, device, quiet),
             lambda folder: _load(folder, data, spec),
         )
-    for line in proportion_warnings(found.proportions.tolist(), spec.proportion):
+    lines = proportion_warnings(found.proportions.tolist(), spec.proportion)
+    if not ((found.proportions > 0) & (found.proportions < 1)).any():
+        raise UserError(
+            f"--indicator: {'; '.join(lines)}: nothing could be learned from them; "
+            "expected a task that fires on some of the data's states: more data, or another --proportion or --indicator"
+        )
+    for line in lines:
         log.warning("indicators: %s", line)
     return found
 

@@ -63,14 +63,21 @@ def train(
         recorder: writes the first seed's transitions to a data set.
         quiet: no progress.
     """
-    if recorder and not (config.out / CONFIG).exists():
-        recorder.check()
-    room = Room.plan(config, agent, env, quiet)
-    lock = _claim(config.replay_dir, config.out) if config.replay_dir else None
+    lock: FolderLock | None = None
     may_change = names_where(type(config), lambda role: role.may_change) - ({"steps"} if recorder else set())
     try:
         with Run.open(config.out, recorded, may_change) as run:
+            if run.standing and not quiet:
+                print(run.standing, file=sys.stderr)
+            if recorder and (run.finished or run.resumed_from is None):
+                recorder.check(finished=run.finished)
+            if run.finished:
+                return config.out
+            _check_replay(config, run)
+            room = Room.plan(config, agent, env, quiet)
+            lock = _claim(config.replay_dir, config.out) if config.replay_dir else None
             loop = Loop(config, run, env, agent, room, recorder, quiet)
+            run.begin()  # all that could be wrong with what was given was looked at
             if loop.step < loop.steps:
                 loop.run()
             if recorder:
@@ -399,6 +406,16 @@ def _remove_replay(config: AgentConfig) -> None:
         (folder / name).unlink(missing_ok=True)
     if config.replay_dir is None and folder.exists():
         folder.rmdir()
+
+
+def _check_replay(config: AgentConfig, run: Run) -> None:
+    """Refuse more steps for a finished run that has no replay any more."""
+    folder, taken = config.replay_dir or config.out / REPLAY, run.resumed_from.step if run.resumed_from else 0
+    if run.done is not None and config.steps > taken and not (folder / "items.bin").exists():
+        raise UserError(
+            f"--steps: found {config.steps:,}, expected {taken:,}: {config.out} was finished with so many, and its "
+            "replay was deleted then; only a run that was finished with --keep-replay can go on"
+        )
 
 
 def _claim(folder: Path, run: Path) -> FolderLock:

@@ -346,7 +346,10 @@ class _Planner:
 
     def evaluate(self, run: Stage, code: tuple[str, ...]) -> str:
         """Plan the evaluation of a run of agents."""
-        config = EvaluateConfig(run=self.root / run.folder, env=_of_a_module(run), code=code, **self.study.evaluate)
+        # The file is named, so that one with more episodes of a study that was changed since is not kept in its place.
+        out = self.root / run.folder / "evaluation.json"
+        given = {**self.study.evaluate, "env": _of_a_module(run), "out": out, "code": code}
+        config = EvaluateConfig(run=self.root / run.folder, **given)
         return self.played(run, config, "evaluate", "evaluation.json")
 
     def random_policy(self, cell: Cell) -> str:
