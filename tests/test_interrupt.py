@@ -20,6 +20,8 @@ from protovalue.data.dataset import open_dataset
 from protovalue.evaluate.episodes import Quotas
 from protovalue.files import locked
 from protovalue.interrupt import Terminated, raised, stop_on_interrupt
+from protovalue.nets.encoders import make_encoder
+from protovalue.pretrain import base
 from protovalue.progress import ProgressBar
 from protovalue.report import summary
 from protovalue.runs import Run, read_checkpoint
@@ -236,6 +238,28 @@ def test_a_signal_while_modules_are_imported_is_one_line(tmp_path: Path, number:
     process.send_signal(number)
     _, said = process.communicate()
     assert (process.returncode, said) == (128 + number, LINES[number] + NOTHING + "\n")
+
+
+def test_a_signal_that_was_swallowed_ends_the_run_at_its_first_step(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a module does that catches everything while it is imported: `pvn` began to compute, so it may not just end."""
+
+    def swallow(number: int) -> None:
+        try:
+            signal.raise_signal(number)
+        except:  # noqa: E722
+            pass
+
+    real = make_encoder
+    for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
+        monkeypatch.setattr(base, "make_encoder", lambda *args, n=number: (swallow(n), real(*args))[1])
+        out = tmp_path / str(number)
+        words = f"pretrain --method bc --data {made}/data --batch-size 8 --steps 900 --out {out}"
+        assert main(words.split()) == code
+        assert read_checkpoint(out).step == 1
+    monkeypatch.undo()
+    assert main(words.replace("900", "3").split()) == 0, "it is forgotten with the command"
 
 
 def test_a_second_ctrl_c_interrupts_at_once_but_a_second_sigterm_does_not() -> None:

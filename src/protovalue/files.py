@@ -84,9 +84,9 @@ def check_place(path: Path) -> None:
     """Refuse a place in which no folder could be made, before anything is computed for it."""
     there = next(place for place in (path.absolute(), *path.absolute().parents) if os.path.lexists(place))
     if not there.is_dir():
-        raise UserError(f"{path}: found that {there} is no folder, expected one")
+        raise UserError(f"{there}: found no folder, expected one: {path} is to be there")
     if not os.access(there, os.W_OK | os.X_OK):
-        raise UserError(f"{path}: found that {there} cannot be written to, expected a folder that can")
+        raise UserError(f"{there}: found a folder that cannot be written to, expected one that can: for {path}")
 
 
 def fsync_folder(folder: Path) -> None:

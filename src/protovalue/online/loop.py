@@ -18,7 +18,7 @@ from protovalue.data.record import Recorder
 from protovalue.envs.base import Env
 from protovalue.envs.options import EnvOptions
 from protovalue.errors import UserError
-from protovalue.files import FolderLock, read_bytes, write_atomic
+from protovalue.files import FolderLock, check_place, read_bytes, write_atomic
 from protovalue.interrupt import stop_on_interrupt
 from protovalue.online.agent import Agent
 from protovalue.online.config import AgentConfig
@@ -420,6 +420,7 @@ def _check_replay(config: AgentConfig, run: Run) -> None:
 
 def _claim(folder: Path, run: Path) -> FolderLock:
     """Take a replay folder for a run: it holds one run's replay, for as long as that run is not done."""
+    check_place(folder)
     folder.mkdir(parents=True, exist_ok=True)
     lock = FolderLock(folder)
     owner, ours = folder / OWNER, str(run.absolute())
