@@ -244,16 +244,15 @@ def test_a_signal_that_was_swallowed_ends_the_run_at_its_first_step(
     made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a module does that catches everything while it is imported: `pvn` began to compute, so it may not just end."""
-
-    def swallow(number: int) -> None:
-        try:
-            signal.raise_signal(number)
-        except:  # noqa: E722
-            pass
-
-    real = make_encoder
     for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
-        monkeypatch.setattr(base, "make_encoder", lambda *args, n=number: (swallow(n), real(*args))[1])
+
+        def swallow(*args: Any, number: int = number) -> Any:
+            try:
+                signal.raise_signal(number)
+            except:  # noqa: E722
+                return make_encoder(*args)
+
+        monkeypatch.setattr(base, "make_encoder", swallow)
         out = tmp_path / str(number)
         words = f"pretrain --method bc --data {made}/data --batch-size 8 --steps 900 --out {out}"
         assert main(words.split()) == code
@@ -337,6 +336,24 @@ def test_a_study_tells_its_workers_and_waits_for_them(tmp_path: Path) -> None:
     assert read_checkpoint(run).step >= 40  # its own checkpoints are 25,000 steps apart
     assert not locked(out)
     assert not locked(run)
+
+
+@pytest.mark.parametrize("later", [0.0, 0.4])
+def test_ctrl_c_right_after_a_study_says_what_it_will_run(tmp_path: Path, later: float) -> None:
+    """To every process, as a terminal sends it, while the server that stages are forked from starts, or just before."""
+    (tmp_path / "study.toml").write_text(STUDY)
+    command = f"{sys.executable} -m protovalue.cli study run {tmp_path}/study.toml --out {tmp_path}/out"
+    process = subprocess.Popen(command.split(), stderr=subprocess.PIPE, text=True, start_new_session=True)
+    assert process.stderr is not None
+    while "stages to run" not in process.stderr.readline():
+        assert process.poll() is None
+    time.sleep(later)
+    os.killpg(process.pid, signal.SIGINT)
+    _, said = process.communicate()
+    assert process.returncode == 130, said
+    assert said.strip().splitlines()[-1] == LINES[signal.SIGINT] + CONTINUES
+    assert "Traceback" not in said
+    assert "Error" not in said
 
 
 ENGINE = """

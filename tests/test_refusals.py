@@ -214,15 +214,15 @@ def test_a_longer_evaluation_is_kept(world: Path, capsys: pytest.CaptureFixture[
     """A shorter one shows its table and its film, and can be written to a file of its own."""
     file = world / "dqn/evaluation.json"
     before = file.read_bytes()
-    assert main("evaluate dqn --episodes 2 --video film.gif".split()) == 0
+    assert main(["evaluate", "dqn", "--episodes", "2", "--video", "film.gif"]) == 0
     said = capsys.readouterr().out
     assert "2 episodes per seed" in said
     assert "not written: dqn/evaluation.json has 3 episodes and is kept; --out FILE writes these" in said
     assert file.read_bytes() == before
     assert (world / "film.gif").read_bytes().startswith(b"GIF89a")
-    assert main("evaluate dqn --episodes 2 --out two.json".split()) == 0
+    assert main(["evaluate", "dqn", "--episodes", "2", "--out", "two.json"]) == 0
     assert read_json(world / "two.json")["episodes"] == 2
-    assert main("evaluate dqn --episodes 4".split()) == 0
+    assert main(["evaluate", "dqn", "--episodes", "4"]) == 0
     assert f"every return: {Path('dqn/evaluation.json')}" in capsys.readouterr().out
     assert read_json(file)["episodes"] == 4
     assert main(RUNS["kept"].replace("--out", "--checkpoint-every 25000 --out").split()) == 0
@@ -233,18 +233,18 @@ def test_a_longer_evaluation_is_kept(world: Path, capsys: pytest.CaptureFixture[
 
 
 def test_one_episode_has_no_standard_error(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main("evaluate dqn --episodes 1 --out one.json".split()) == 0
+    assert main(["evaluate", "dqn", "--episodes", "1", "--out", "one.json"]) == 0
     table = capsys.readouterr().out
     assert "nan" not in table
     assert table.splitlines()[2].split()[2] == "-"
 
 
 def test_a_dqn_that_makes_no_update_is_said_loudly(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main("collect minatar/breakout --policy dqn --steps 40 --out few".split()) == 0
+    assert main(["collect", "minatar/breakout", "--policy", "dqn", "--steps", "40", "--out", "few"]) == 0
     assert "--steps: found 40, and the DQN makes its first update after step 10,000: ALL OF THIS IS RANDOM PLAY" in (
         capsys.readouterr().err
     )
-    assert main("evaluate few-agent --episodes 1".split()) == 0
+    assert main(["evaluate", "few-agent", "--episodes", "1"]) == 0
     assert "few-agent: its agents have made no update: they play as they were drawn" in capsys.readouterr().err
-    assert main("evaluate dqn --episodes 1 --out one.json".split()) == 0
+    assert main(["evaluate", "dqn", "--episodes", "1", "--out", "one.json"]) == 0
     assert "no update" not in capsys.readouterr().err
