@@ -116,7 +116,7 @@ def test_debug_shows_the_traceback() -> None:
 def test_an_unwritable_folder_is_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     assert main(["collect", "minatar/breakout", "--steps", "10", "--out", str(tmp_path / "file" / "set")]) == 2
-    assert "Not a directory" in capsys.readouterr().err
+    assert f"{tmp_path}/file: found no folder, expected one" in capsys.readouterr().err
 
 
 def test_a_closed_pipe_is_quiet() -> None:

@@ -20,15 +20,15 @@ from protovalue.data.dataset import open_dataset
 from protovalue.evaluate.episodes import Quotas
 from protovalue.files import locked
 from protovalue.interrupt import Terminated, raised, stop_on_interrupt
+from protovalue.nets.encoders import make_encoder
+from protovalue.pretrain import base
 from protovalue.progress import ProgressBar
 from protovalue.report import summary
 from protovalue.runs import Run, read_checkpoint
 from tests.data.published import atari_episode, write_atari, write_rlu
 
-LINES = {
-    signal.SIGINT: "pvn: interrupted; the same command continues",
-    signal.SIGTERM: "pvn: terminated; the same command continues",
-}
+CONTINUES, AGAIN, NOTHING = "the same command continues", "the same command starts again", "nothing was begun"
+LINES = {signal.SIGINT: "pvn: interrupted; ", signal.SIGTERM: "pvn: terminated; "}
 BOTH = pytest.mark.parametrize("number", list(LINES))
 
 
@@ -64,14 +64,14 @@ class Child:
     def alive(self) -> bool:
         return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
 
-    def end(self, number: int, when: Callable[[], bool]) -> str:
+    def end(self, number: int, when: Callable[[], bool], then: str = CONTINUES) -> str:
         """Send a signal when something is true; check the exit code and the last line; return all that was said."""
         wait_until(when, self.alive)
         os.kill(self.pid, number)
         assert os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1]) == 128 + number, self.log.read_text()
         said = self.log.read_text()
         assert "Traceback" not in said
-        assert said.strip().splitlines()[-1] == LINES[signal.Signals(number)]
+        assert said.strip().splitlines()[-1] == LINES[signal.Signals(number)] + then
         return said
 
 
@@ -174,7 +174,7 @@ def test_evaluating_leaves_what_was_there(made: Path, tmp_path: Path) -> None:
     before = (made / "online/evaluation.json").read_bytes()
     mark = tmp_path / "mark"
     words = f"evaluate {made}/online --episodes 900000"
-    Child(tmp_path, words, marking(Quotas, "add", mark)).end(signal.SIGTERM, mark.exists)
+    Child(tmp_path, words, marking(Quotas, "add", mark)).end(signal.SIGTERM, mark.exists, AGAIN)
     assert (made / "online/evaluation.json").read_bytes() == before
     assert not list(made.rglob(".new-*"))
 
@@ -182,7 +182,7 @@ def test_evaluating_leaves_what_was_there(made: Path, tmp_path: Path) -> None:
 def test_reporting_ends(made: Path, tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     words = f"report {made}/online --out {tmp_path}/page --draws 100000"
-    Child(tmp_path, words, marking(summary, "over_games", mark)).end(signal.SIGTERM, mark.exists)
+    Child(tmp_path, words, marking(summary, "over_games", mark)).end(signal.SIGTERM, mark.exists, AGAIN)
     assert not list(tmp_path.rglob(".new-*"))
 
 
@@ -201,7 +201,7 @@ def test_importing_ends_with_its_workers(tmp_path: Path, number: Any) -> None:
     os.killpg(process.pid, number)
     _, said = process.communicate()
     assert process.returncode == 128 + number, said
-    assert said.strip().splitlines()[-1] == LINES[number]
+    assert said.strip().splitlines()[-1] == LINES[number] + CONTINUES
     assert "Traceback" not in said
 
 
@@ -237,7 +237,28 @@ def test_a_signal_while_modules_are_imported_is_one_line(tmp_path: Path, number:
     wait_until(mark.exists, lambda: process.poll() is None)
     process.send_signal(number)
     _, said = process.communicate()
-    assert (process.returncode, said) == (128 + number, LINES[number] + "\n")
+    assert (process.returncode, said) == (128 + number, LINES[number] + NOTHING + "\n")
+
+
+def test_a_signal_that_was_swallowed_ends_the_run_at_its_first_step(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a module does that catches everything while it is imported: `pvn` began to compute, so it may not just end."""
+    for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
+
+        def swallow(*args: Any, number: int = number) -> Any:
+            try:
+                signal.raise_signal(number)
+            except:  # noqa: E722
+                return make_encoder(*args)
+
+        monkeypatch.setattr(base, "make_encoder", swallow)
+        out = tmp_path / str(number)
+        words = f"pretrain --method bc --data {made}/data --batch-size 8 --steps 900 --out {out}"
+        assert main(words.split()) == code
+        assert read_checkpoint(out).step == 1
+    monkeypatch.undo()
+    assert main(words.replace("900", "3").split()) == 0, "it is forgotten with the command"
 
 
 def test_a_second_ctrl_c_interrupts_at_once_but_a_second_sigterm_does_not() -> None:
@@ -307,7 +328,7 @@ def test_a_study_tells_its_workers_and_waits_for_them(tmp_path: Path) -> None:
     os.killpg(process.pid, signal.SIGTERM)
     _, said = process.communicate()
     assert process.returncode == 143, said
-    assert said.strip().splitlines()[-1] == LINES[signal.SIGTERM]
+    assert said.strip().splitlines()[-1] == LINES[signal.SIGTERM] + CONTINUES
     assert "Traceback" not in said
     events = [json.loads(line)["event"] for line in (out / "events.jsonl").read_text().splitlines()]
     assert events == ["start", "interrupted"]
@@ -315,6 +336,24 @@ def test_a_study_tells_its_workers_and_waits_for_them(tmp_path: Path) -> None:
     assert read_checkpoint(run).step >= 40  # its own checkpoints are 25,000 steps apart
     assert not locked(out)
     assert not locked(run)
+
+
+@pytest.mark.parametrize("later", [0.0, 0.4])
+def test_ctrl_c_right_after_a_study_says_what_it_will_run(tmp_path: Path, later: float) -> None:
+    """To every process, as a terminal sends it, while the server that stages are forked from starts, or just before."""
+    (tmp_path / "study.toml").write_text(STUDY)
+    command = f"{sys.executable} -m protovalue.cli study run {tmp_path}/study.toml --out {tmp_path}/out"
+    process = subprocess.Popen(command.split(), stderr=subprocess.PIPE, text=True, start_new_session=True)
+    assert process.stderr is not None
+    while "stages to run" not in process.stderr.readline():
+        assert process.poll() is None
+    time.sleep(later)
+    os.killpg(process.pid, signal.SIGINT)
+    _, said = process.communicate()
+    assert process.returncode == 130, said
+    assert said.strip().splitlines()[-1] == LINES[signal.SIGINT] + CONTINUES
+    assert "Traceback" not in said
+    assert "Error" not in said
 
 
 ENGINE = """

@@ -32,6 +32,7 @@ class Config:
 def train(path: Path, config: Config, stop_at: int | None = None) -> None:
     """A learner whose state mixes a generator and its whole past, so that a step lost or done twice shows."""
     with Run.open(path, config, may_change=["steps"]) as run:
+        run.begin()
         start = run.resumed_from
         step, x = (start.step, start.tensors["x"]) if start else (0, np.zeros(3))
         rng = np.random.default_rng(config.seed)
@@ -107,7 +108,8 @@ def test_another_config_is_refused_and_named(tmp_path: Path) -> None:
 
 
 def test_two_processes_on_one_run(tmp_path: Path) -> None:
-    with Run.open(tmp_path / "run", Config()):
+    with Run.open(tmp_path / "run", Config()) as run:
+        run.begin()
         child = os.fork()
         if child == 0:
             try:
@@ -405,15 +407,15 @@ def test_metrics_are_json_and_tensorboard_events(tmp_path: Path) -> None:
 def test_versions_are_recorded_and_a_change_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with Run.open(tmp_path / "run", Config()):
-        pass
+    with Run.open(tmp_path / "run", Config()) as run:
+        run.begin()
     recorded = read_run(tmp_path / "run")["versions"]
     assert len(recorded) == 1
     assert recorded[0]["numpy"] == np.__version__
     assert recorded[0]["minatar"] == "protovalue-1", "our games'; older runs have the version of the package"
     monkeypatch.setattr("protovalue.runs.versions", lambda: {**recorded[0], "torch": "9.9"})
-    with Run.open(tmp_path / "run", Config()):
-        pass
+    with Run.open(tmp_path / "run", Config()) as run:
+        run.begin()
     assert "torch 2." in caplog.text
     assert "-> 9.9" in caplog.text
 

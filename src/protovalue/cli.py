@@ -25,6 +25,8 @@ class Command:
     config: str
     run: str
     summary: str
+    continues: bool = False
+    """Whether the same command goes on where it was interrupted; else it starts again."""
 
 
 COMMANDS = {
@@ -32,6 +34,7 @@ COMMANDS = {
         "protovalue.data.config:CollectConfig",
         "protovalue.collecting:collect_command",
         "Collect experience from an environment into a data set.",
+        continues=True,
     ),
     "data info": Command(
         "protovalue.data.config:DataInfoConfig",
@@ -45,16 +48,19 @@ COMMANDS = {
         "protovalue.data.config:ImportRluConfig",
         "protovalue.data.import_rlu:import_rlu_command",
         "Import RL Unplugged's Atari episodes into a data set.",
+        continues=True,
     ),
     "import dqn-replay": Command(
         "protovalue.data.config:ImportDqnReplayConfig",
         "protovalue.data.import_dqn_replay:import_dqn_replay_command",
         "Import the DQN replay data into a data set.",
+        continues=True,
     ),
     "import minari": Command(
         "protovalue.data.config:ImportMinariConfig",
         "protovalue.data.import_minari:import_minari_command",
         "Import a Minari data set that is on this machine.",
+        continues=True,
     ),
     "tabular": Command(
         "protovalue.tabular.config:TabularConfig",
@@ -65,16 +71,19 @@ COMMANDS = {
         "protovalue.pretrain.methods:config_class",
         "protovalue.pretrain.loop:pretrain_command",
         "Train an encoder on a data set with one of the methods.",
+        continues=True,
     ),
     "online": Command(
         "protovalue.online.config:OnlineConfig",
         "protovalue.online.linear_dqn:online_command",
         "Train linear agents on a frozen encoder, many seeds at once.",
+        continues=True,
     ),
     "dqn": Command(
         "protovalue.online.config:DqnConfig",
         "protovalue.online.dqn:dqn_command",
         "Train DQN end to end, the yardstick.",
+        continues=True,
     ),
     "evaluate": Command(
         "protovalue.evaluate.config:EvaluateConfig",
@@ -85,6 +94,7 @@ COMMANDS = {
         "protovalue.study.config:StudyRunConfig",
         "protovalue.study.command:study_run",
         "Run what a study file names and is not there yet.",
+        continues=True,
     ),
     "study status": Command(
         "protovalue.study.config:StudyStatusConfig",
@@ -113,6 +123,7 @@ COMMANDS = {
         "protovalue.demo:DemoConfig",
         "protovalue.demo:demo",
         "Show what there is in a few minutes: what `make demo` runs.",
+        continues=True,
     ),
 }
 
@@ -134,7 +145,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt as error:
         if debug:
             raise
-        line, code = farewell(error)
+        continues = any(COMMANDS[name].continues for name in COMMANDS if args[: name.count(" ") + 1] == name.split())
+        line, code = farewell(error, f"the same command {'continues' if continues else 'starts again'}")
         print(line, file=sys.stderr)
         return code
     except BrokenPipeError:  # the reader of a pipe, such as head, has had enough

@@ -1,11 +1,13 @@
 """`pvn collect`: experience of a random policy, or of a DQN in training."""
 
+import sys
 from pathlib import Path
 
 from protovalue.data.collect import collect
 from protovalue.data.config import CollectConfig
 from protovalue.data.dataset import open_dataset
 from protovalue.online.config import DqnConfig
+from protovalue.presets import resolved
 
 
 def collect_command(config: CollectConfig) -> None:
@@ -24,9 +26,17 @@ def collect_command(config: CollectConfig) -> None:
 
 def _record_training(config: CollectConfig, agent: Path) -> None:
     """Train a DQN in the folder `agent` and keep all of its transitions."""
-    from protovalue.online.dqn import train_dqn  # here and not above, because it imports torch
+    from protovalue.online.dqn import act_and_train  # here and not above, because it imports torch
 
     seeds = str(config.seed)
-    train_dqn(
-        DqnConfig(env=config.env, out=agent, record=config.out, steps=config.steps, seeds=seeds, options=config.options)
+    training = DqnConfig(
+        env=config.env, out=agent, record=config.out, steps=config.steps, seeds=seeds, options=config.options
     )
+    first = resolved(training, config.env).first_update
+    if config.steps < first:
+        print(
+            f"--steps: found {config.steps:,}, and the DQN makes its first update after step {first:,}: ALL OF THIS IS "
+            f"RANDOM PLAY (`pvn dqn --record` has --replay-min and the rest of its settings)",
+            file=sys.stderr,
+        )
+    act_and_train(training)

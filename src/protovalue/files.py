@@ -80,6 +80,15 @@ def make_folder(path: Path) -> None:
     path.mkdir(parents=True, exist_ok=True)
 
 
+def check_place(path: Path) -> None:
+    """Refuse a place in which no folder could be made, before anything is computed for it."""
+    there = next(place for place in (path.absolute(), *path.absolute().parents) if os.path.lexists(place))
+    if not there.is_dir():
+        raise UserError(f"{there}: found no folder, expected one: {path} is to be there")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise UserError(f"{there}: found a folder that cannot be written to, expected one that can: for {path}")
+
+
 def fsync_folder(folder: Path) -> None:
     """Make renames and new names in `folder` durable."""
     descriptor = os.open(folder, os.O_RDONLY)
@@ -298,11 +307,15 @@ class FolderLock:
         found = os.pread(self._descriptor, 32, 0)
         if found and not found.isdigit():
             raise UserError(f"{folder / LOCK}: found something else, expected an empty file or a process number")
+        self._found = found
         os.ftruncate(self._descriptor, 0)
         os.pwrite(self._descriptor, str(os.getpid()).encode(), 0)
 
     def release(self) -> None:
-        """Let others have the folder."""
+        """Let others have the folder, and the file be as it was: what is refused leaves no trace."""
+        with suppress(OSError):  # a full disk: the number of a process that is gone harms nobody
+            os.ftruncate(self._descriptor, 0)
+            os.pwrite(self._descriptor, self._found, 0)
         os.close(self._descriptor)
 
     def __enter__(self) -> Self:

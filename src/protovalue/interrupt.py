@@ -13,6 +13,7 @@ from types import FrameType
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 INTERRUPTED, TERMINATED = 128 + signal.SIGINT, 128 + signal.SIGTERM  # exit codes: 130 and 143
+_raised: int | None = None  # the signal that was raised last within `raised`
 _Handler = Callable[[int, FrameType | None], None]
 
 
@@ -25,11 +26,11 @@ def interruption(number: int | None) -> KeyboardInterrupt:
     return Terminated() if number == signal.SIGTERM else KeyboardInterrupt()
 
 
-def farewell(error: KeyboardInterrupt) -> tuple[str, int]:
-    """Return the last line and the exit code of a command that was ended so."""
+def farewell(error: KeyboardInterrupt, then: str) -> tuple[str, int]:
+    """Return the last line and the exit code of a command that was ended so; `then` is what there is to know now."""
     if isinstance(error, Terminated):
-        return "pvn: terminated; the same command continues", TERMINATED
-    return "pvn: interrupted; the same command continues", INTERRUPTED
+        return f"pvn: terminated; {then}", TERMINATED
+    return f"pvn: interrupted; {then}", INTERRUPTED
 
 
 class Stop:
@@ -71,6 +72,7 @@ def stop_on_interrupt() -> Iterator[Stop]:
     A second SIGTERM does not: a cluster may send it to every process of a job, and so may the job's own parent.
     """
     stop, pressed = Stop(), 0
+    stop.signal = _raised  # what was raised and has not ended the command was swallowed on its way
 
     def handle(number: int, frame: FrameType | None) -> None:
         nonlocal pressed
@@ -85,13 +87,24 @@ def stop_on_interrupt() -> Iterator[Stop]:
 
 @contextmanager
 def raised() -> Iterator[None]:
-    """Raise what comes, at once, SIGTERM like Ctrl-C."""
+    """Raise what comes, at once, SIGTERM like Ctrl-C.
+
+    Code that catches everything, as some modules do while they are imported, may swallow it: `stop_on_interrupt` within
+    this context knows of it, so that a run does not go on as if nobody had asked it to stop.
+    """
 
     def handle(number: int, frame: FrameType | None) -> None:
+        global _raised
+        _raised = number
         raise interruption(number)
 
-    with _handling(handle):
-        yield
+    global _raised
+    _raised = None
+    try:
+        with _handling(handle):
+            yield
+    finally:
+        _raised = None
 
 
 @contextmanager
@@ -102,7 +115,7 @@ def ending_at_once() -> Iterator[None]:
     """
 
     def handle(number: int, frame: FrameType | None) -> None:
-        line, code = farewell(interruption(number))
+        line, code = farewell(interruption(number), "nothing was begun")
         os.write(sys.__stderr__.fileno() if sys.__stderr__ else 2, f"{line}\n".encode())
         os._exit(code)
 

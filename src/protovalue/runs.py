@@ -27,6 +27,7 @@ from protovalue.errors import UserError
 from protovalue.files import (
     FolderLock,
     Lines,
+    check_place,
     fsync_folder,
     json_line,
     make_folder,
@@ -122,22 +123,29 @@ def restoring(checkpoint: Checkpoint) -> Iterator[None]:
 
 
 class Run:
-    """A run folder that this process holds. `Run.open` creates it, or resumes it when the same config is given.
+    """A run folder that this process holds. `Run.open` looks at it; `begin` creates it, or goes on in it.
 
-    Use as a context manager. `resumed_from` is the newest good checkpoint, or None at the beginning.
+    Use as a context manager. Nothing is written before `begin`, so that whoever finds something wrong until then
+    leaves the folder as it was, or not there. `resumed_from` is the newest good checkpoint, or None at the beginning;
+    `done` is the summary of a run that was finished before.
     """
 
-    def __init__(
-        self, path: Path, lock: FolderLock, resumed_from: Checkpoint | None, keep: int, lines: int = 0
-    ) -> None:
-        self.path, self._lock, self._keep, self._lines = path, lock, keep, lines
-        self.resumed_from = resumed_from
-        self._metrics = open_file(path / METRICS, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        self._events = _Events(path / EVENTS, None if resumed_from is None else resumed_from.step)
+    _lock: FolderLock | None = None
+    _metrics: int | None = None
+    _events: "_Events"
+
+    def __init__(self, path: Path, fields: dict[str, Any], keep: int) -> None:
+        self.path, self._fields, self._keep, self._lines = path, fields, keep, 0
+        self.resumed_from: Checkpoint | None = None
+        self.done: dict[str, Any] | None = None
+        self.finished = False
+        """Whether there is nothing left to do: the run was finished with as many steps as are asked for."""
+        self.standing = ""
+        """A line that says where a run goes on, or that it is finished; nothing for one that begins."""
 
     @classmethod
     def open(cls, path: Path, config: Any, may_change: Iterable[str] = (), keep: int = 2) -> Self:
-        """Create the folder or resume what is in it.
+        """Look at the folder: it is not there yet, or it holds this run.
 
         Args:
             path: the run folder.
@@ -145,28 +153,65 @@ class Run:
             may_change: fields that do not alter what was computed so far, such as the number of steps.
             keep: how many checkpoints to keep, at least 1.
         """
-        path.mkdir(parents=True, exist_ok=True)
-        exists = (path / CONFIG).exists()
-        if not exists and any(not entry.name.startswith((".", "lock")) for entry in path.iterdir()):
-            raise UserError(f"{path}: not empty and not a run; choose another folder")
-        lock = FolderLock(path)
+        run = cls(path, config_fields(config), max(keep, 1))
+        if (path / CONFIG).exists():
+            run._lock = FolderLock(path)
+            try:
+                run._look(set(may_change))
+            except BaseException:
+                run._lock.release()
+                raise
+        else:
+            check_place(path)
+            if path.exists() and any(not entry.name.startswith((".", "lock")) for entry in path.iterdir()):
+                raise UserError(f"{path}: not empty and not a run; choose another folder")
+        return run
+
+    def _look(self, may_change: set[str]) -> None:
+        """Read what is there; refuse another config, and fewer steps than were taken."""
+        _check_config(self.path, self._fields, may_change)
+        recorded = read_run(self.path)
+        self.done = recorded["done"]
+        self.resumed_from = _newest(self.path / CHECKPOINTS)
+        taken = self.resumed_from.step if self.resumed_from else 0
+        before, steps = recorded["config"].get("steps"), self._fields.get("steps")
+        if steps is not None and steps < taken:
+            raise UserError(
+                f"--steps: found {steps:,}, expected at least {taken:,}, which {self.path} has taken already; "
+                "a shorter run needs another folder"
+            )
+        self.finished = self.done is not None and before == steps
+        self.standing = f"{self.path}: continuing at step {taken:,}" + ("" if steps is None else f" of {steps:,}")
+        if self.finished:
+            self.standing = f"{self.path}: finished before, with the same settings; it is left as it is"
+
+    def begin(self) -> None:
+        """Write down the config, drop what came after the checkpoint, open the files: what the first write would do."""
+        if self._metrics is not None:
+            return
+        self.path.mkdir(parents=True, exist_ok=True)
+        if self._lock is None:
+            self._lock = FolderLock(self.path)
+            if (self.path / CONFIG).exists():
+                raise UserError(f"{self.path}: another process has begun a run there meanwhile")
+        (self.path / DONE).unlink(missing_ok=True)  # first: a run with more steps is not done
+        _record_config(self.path, self._fields)
+        make_folder(self.path / CHECKPOINTS)
+        make_folder(self.path / EVENTS)
+        _sweep(self.path / CHECKPOINTS)
+        self._lines = _forget_metrics_after(self.path, self.resumed_from)
+        metrics = open_file(self.path / METRICS, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         try:
-            fields = config_fields(config)
-            if exists:
-                _check_config(path, fields, set(may_change))
-            _record_config(path, fields)
-            make_folder(path / CHECKPOINTS)
-            make_folder(path / EVENTS)
-            _sweep(path / CHECKPOINTS)
-            checkpoint = _newest(path / CHECKPOINTS)
-            lines = _forget_metrics_after(path, checkpoint)
-            return cls(path, lock, checkpoint, max(keep, 1), lines)
+            self._events = _Events(self.path / EVENTS, None if self.resumed_from is None else self.resumed_from.step)
         except BaseException:
-            lock.release()
+            os.close(metrics)
             raise
+        self._metrics = metrics
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Append metrics of a step to metrics.jsonl and to the TensorBoard events; non-finite values become null."""
+        self.begin()
+        assert self._metrics is not None
         values = {name: float(value) for name, value in metrics.items()}
         finite = {name: value if math.isfinite(value) else None for name, value in values.items()}
         with naming(self.path / METRICS):
@@ -176,6 +221,8 @@ class Run:
 
     def save(self, step: int, tensors: Tensors, state: Mapping[str, Any]) -> None:
         """Write a checkpoint beside the others, make it durable, then name it; drop the oldest beyond `keep`."""
+        self.begin()
+        assert self._metrics is not None
         folder = self.path / CHECKPOINTS
         beside, final = folder / f".new-{step:012d}", folder / f"step-{step:012d}"
         try:
@@ -202,6 +249,7 @@ class Run:
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Mark the run as done, with its final numbers."""
+        self.begin()
         write_json(self.path / DONE, dict(summary))
 
     def __enter__(self) -> Self:
@@ -211,10 +259,13 @@ class Run:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            self._events.close()
+            if self._metrics is not None:
+                self._events.close()
         finally:
-            os.close(self._metrics)
-            self._lock.release()
+            if self._metrics is not None:
+                os.close(self._metrics)
+            if self._lock is not None:
+                self._lock.release()
 
 
 def read_run(path: Path) -> dict[str, Any]:

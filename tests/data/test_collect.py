@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 
@@ -119,3 +120,35 @@ def test_interrupted_and_continued_from_the_command_line(tmp_path: Path, number:
     done = subprocess.run([*command, "--steps", str(wanted)], capture_output=True, text=True, check=True)
     assert f"{wanted:,} transitions of minatar/breakout" in done.stdout
     assert open_dataset(Path(tmp_path / "set")).num_transitions == wanted
+
+
+class Memory(gymnasium.Env[Any, Any]):
+    """Ends after three steps; what is seen are four bytes."""
+
+    observation_space = gymnasium.spaces.Box(0, 255, (4,), np.uint8)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.t = 0
+        return np.full(4, self.t, np.uint8), {}
+
+    def step(self, action: Any) -> Any:
+        self.t += 1
+        return np.full(4, self.t, np.uint8), 1.0, self.t == 3, False, {}
+
+
+def test_what_no_encoder_of_ours_can_take_is_said_when_it_is_collected(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is collected all the same: an encoder of the user's own may learn from it."""
+    gymnasium.register("Memory-v0", Memory)  # type: ignore[arg-type]  # a class that takes no options
+    try:
+        data = collect(CollectConfig("gym/Memory-v0", tmp_path / "data", steps=20))
+        said = capsys.readouterr().err
+        collect(CollectConfig("minatar/breakout", tmp_path / "pictures", steps=20))
+        assert "only an encoder of your own" not in capsys.readouterr().err
+    finally:
+        del gymnasium.registry["Memory-v0"]
+    assert "gym/Memory-v0: a frame has the shape (4,), not (H, W) or (H, W, C): only an encoder of your own" in said
+    assert data.num_transitions == 20

@@ -62,7 +62,7 @@ class Pressing(Agent):
 
     def __init__(self, seeds: int) -> None:
         super(Agent, self).__init__()  # it has nothing to learn
-        self.seeds, self.seen = seeds, list[int]()
+        self.seeds, self.seen, self.updates = seeds, list[int](), 1
 
     def see(self, obs: Any) -> torch.Tensor:
         self.seen.append(len(obs))
@@ -349,7 +349,7 @@ def test_the_table_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
         "minatar/breakout, 12,000 agent steps, 2 episodes per seed",
         "  seed  mean return  standard error  mean length",
         "     3         2.00            1.00          6.5",
-        "    11         7.00             nan         40.0",
+        "    11         7.00               -         40.0",
         "  mean         4.50",
         f"every return: {tmp_path}/evaluation.json",
         f"video: {tmp_path}/v.gif",

@@ -14,6 +14,7 @@ from gymnasium.spaces import Box, Discrete
 from scipy.spatial.distance import pdist
 
 from protovalue.envs.registry import make
+from protovalue.errors import UserError
 from protovalue.evaluate.episodes import load_agent
 from protovalue.evaluate.features import (
     effective_rank,
@@ -391,3 +392,8 @@ def test_random_states_are_every_tenth_of_640(endless: Any) -> None:
     actions = random_states(make(endless, 2), steps=2000, every=1).observations[2:, 0, 0, 1]
     for action in range(4):
         assert abs((actions == action).mean() - 0.25) < 4 * np.sqrt(0.25 * 0.75 / 3998)
+
+
+def test_a_probe_with_nothing_to_hold_out_is_refused() -> None:
+    with pytest.raises(UserError, match="linear_probe: found rows of one group, expected two or more"):
+        linear_probe(np.eye(4), np.arange(4.0)[:, None], np.zeros(4, np.int64))

@@ -474,6 +474,16 @@ def test_a_constant_network_is_warned_about(
     monkeypatch.setattr(RandomNetworkIndicator, "scores", lambda self, obs: torch.zeros(len(obs), self.num_tasks))
     indicator_rewards(data, IndicatorSpec("rni", 2, 0.1, seed=0), tmp_path / "cache", quiet=True)
     assert "2 of 2 tasks never fire" in caplog.text
+    assert "NOTHING CAN BE LEARNED FROM THEM: no task tells any two states of this data set apart" in caplog.text
+    caplog.clear()
+    score = torch.arange(50, dtype=torch.float32)  # of the second task alone: its set has the last 5 states
+    monkeypatch.setattr(
+        RandomNetworkIndicator, "scores", lambda self, obs: torch.stack([torch.zeros(50), score[: len(obs)]], dim=1)
+    )
+    found = indicator_rewards(data, IndicatorSpec("rni", 2, 0.1, seed=1), tmp_path / "cache", quiet=True)
+    assert found.proportions.tolist() == [0, 0.1]
+    assert "1 of 2 tasks never fire" in caplog.text
+    assert "NOTHING" not in caplog.text
 
 
 def test_channel_statistics_by_hand(tmp_path: Path) -> None:

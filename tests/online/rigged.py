@@ -101,7 +101,8 @@ def run(settings: OnlineConfig) -> Path:
     else:
         dtype = np.dtype(settings.replay_dtype)
         agent = LinearDqn(Rule.of(settings), seeds, env.num_actions, one_hot(shape), 1.0, dtype=dtype)
-    return train(settings, {"seeds": settings.seeds, "n": settings.n_step}, env, agent, quiet=True)
+    recorded = {"seeds": settings.seeds, "n": settings.n_step, "steps": settings.steps}
+    return train(settings, recorded, env, agent, quiet=True)
 
 
 def learned(path: Path) -> Any:

@@ -109,5 +109,5 @@ def test_the_command_says_what_there_is(tmp_path: Path, capsys: pytest.CaptureFi
     assert "train minatar/breakout (1 thread): 12/12 steps" in printed.err
     assert read_run(tmp_path / "r")["done"]["updates"] == 3  # after steps 8, 10 and 12
     assert list(tmp_path.iterdir()) == [tmp_path / "r"]  # no data set
-    train_dqn(DqnConfig(env="minatar/breakout", out=tmp_path / "q", steps=3, replay_min=9, replay_size=9), quiet=True)
+    train_dqn(DqnConfig(env="minatar/breakout", out=tmp_path / "q", steps=6, replay_min=5, replay_size=9), quiet=True)
     assert capsys.readouterr() == ("", "")

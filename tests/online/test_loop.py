@@ -387,7 +387,8 @@ def test_epsilon_waits_and_goes_down() -> None:
 def test_memory_is_printed_and_refused_before_anything_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    flags = f"online --encoder random:minatar:1 --env minatar/breakout --seeds 0-8 --steps 90 --out {tmp_path}/r"
+    flags = "online --encoder random:minatar:1 --env minatar/breakout --seeds 0-8 --steps 90 --replay-min 9"
+    flags += f" --out {tmp_path}/r"
     monkeypatch.setattr(replay, "available_memory", lambda: 100)
     assert main(flags.split()) == 2
     error = capsys.readouterr().err

@@ -90,7 +90,7 @@ def recorded(folder: Any) -> dict[Any, Any]:
 def test_a_recording_killed_at_its_very_end_is_still_completed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
-    train_dqn(config(tmp_path / "whole", steps=30), quiet=True)
+    train_dqn(config(tmp_path / "whole", steps=30, replay_min=20), quiet=True)
 
     def killed(*args: Any, **kwargs: Any) -> None:
         raise Killed
@@ -102,18 +102,18 @@ def test_a_recording_killed_at_its_very_end_is_still_completed(
             close = Recorder.close
             patch.setattr(Recorder, "close", lambda self, complete: killed() if complete else close(self, complete))
         with pytest.raises(Killed):
-            train_dqn(config(tmp_path / "cut", steps=30), quiet=True)
+            train_dqn(config(tmp_path / "cut", steps=30, replay_min=20), quiet=True)
     assert not (tmp_path / "cut" / "run" / "done.json").exists()
-    train_dqn(config(tmp_path / "cut", steps=30), quiet=True)
+    train_dqn(config(tmp_path / "cut", steps=30, replay_min=20), quiet=True)
     assert recorded(tmp_path / "cut") == recorded(tmp_path / "whole")
     with monkeypatch.context() as patch:  # done: the data set is not even opened
         patch.setattr(Recorder, "resume", killed)
-        train_dqn(config(tmp_path / "cut", steps=30), quiet=True)
+        train_dqn(config(tmp_path / "cut", steps=30, replay_min=20), quiet=True)
     assert recorded(tmp_path / "cut") == recorded(tmp_path / "whole")
 
 
 def test_an_environment_without_a_state_cuts_its_episode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = {"env": "gym/Corridor-v0", "architecture": "nature", "replay_min": 149}
+    settings = {"env": "gym/Corridor-v0", "architecture": "nature", "replay_min": 148}
     killed_at(monkeypatch, [61])
     with pytest.raises(Killed):
         train_dqn(config(tmp_path, **settings), quiet=True)

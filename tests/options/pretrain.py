@@ -130,7 +130,8 @@ def _out(method: str) -> Check:
 
 
 def _holdout(world: World) -> None:
-    ran = world.good(f"{base('pvn')} --holdout {{breakout}}")
+    other = world.once("collect minatar/breakout --steps 400 --seed 7 --out {out}").out
+    ran = world.good(f"{base('pvn')} --holdout {other}")
     assert "holdout correlation mean" in ran.printed
     assert "holdout" not in world.once(base("pvn")).printed
 

@@ -10,7 +10,7 @@ import torch
 from protovalue.data.dataset import Dataset
 from protovalue.data.format import End
 from protovalue.errors import UserError
-from protovalue.pretrain.holdout import compare_with_rollouts, discounted_sums
+from protovalue.pretrain.holdout import compare_with_rollouts, discounted_sums, open_holdout
 from tests.data.helpers import made_up, write
 
 
@@ -107,5 +107,11 @@ def test_long_episodes_are_seen_in_parts(tmp_path: Path) -> None:
 
 def test_data_without_an_end_are_refused(tmp_path: Path) -> None:
     data = countdowns(tmp_path / "set", (3, 2), (End.CUT, End.TRUNCATED))
-    with pytest.raises(UserError, match="set: --holdout needs episodes that terminated, found none"):
-        compare_with_rollouts(data, left, lambda obs, action: left(obs), 0.9, "cpu")
+    learned = countdowns(tmp_path / "learned", (3, 2), (End.CUT, End.TERMINATED))
+    with pytest.raises(UserError, match="--holdout: .*/set: found no episode that terminated, expected some"):
+        open_holdout([tmp_path / "set"], learned)
+    assert open_holdout([tmp_path / "learned"], data).num_episodes == 2
+    with pytest.raises(UserError, match="--holdout: .*/learned holds the episodes of --data .*/learned, expected oth"):
+        open_holdout([tmp_path / "learned"], learned)
+    with pytest.raises(UserError, match="--holdout: .*/learned holds the same episodes as .*/learned, expected others"):
+        open_holdout([tmp_path / "learned", tmp_path / "learned"], data)

@@ -309,7 +309,9 @@ def test_threads_are_set_and_recorded(config: PvnConfig, tmp_path: Path, monkeyp
 
 def test_the_command_says_what_there_is_now(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run, flags = tmp_path / "run", "--tasks 3 --steps 1200 --batch-size 4 --log-every 600 --threads 1"
-    assert main(f"pretrain --data {data} --out {run} {flags} --holdout {data}".split()) == 0
+    assert main(f"collect minatar/breakout --steps 200 --seed 9 --out {tmp_path}/other".split()) == 0
+    capsys.readouterr()
+    assert main(f"pretrain --data {data} --out {run} {flags} --holdout {tmp_path}/other".split()) == 0
     done = read_run(run)["done"]
     names = ("correlation mean", "correlation min", "prediction mean", "rollout mean")
     assert capsys.readouterr().out.splitlines() == [

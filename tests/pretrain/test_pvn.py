@@ -17,7 +17,7 @@ from protovalue.pretrain.base import transitions
 from protovalue.pretrain.loop import pretrain
 from protovalue.pretrain.pvn import PvnConfig
 from protovalue.runs import read_run
-from tests.pretrain.helpers import TRANSITIONS, fill_table, made, pictures, trained, two_episodes, walks
+from tests.pretrain.helpers import TRANSITIONS, episodes, fill_table, made, pictures, trained, two_episodes, walks
 
 # Two actions that lead to different places. Nothing follows state 9.
 AFTER = np.array([[1, 2, 3, 4, 0, 6, 7, 9, 5, 9], [5, 0, 9, 8, 3, 2, 4, 1, 6, 9]])
@@ -187,13 +187,17 @@ def test_the_summary_says_how_large_the_sets_are(few: Dataset, config: PvnConfig
     assert found == {"proportion_min": 0.25, "proportion_max": 0.5}
 
 
-def test_predictions_are_compared_with_rollouts(few: Dataset, config: PvnConfig) -> None:
+def test_predictions_are_compared_with_rollouts(
+    few: Dataset, config: PvnConfig, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """Only the first episode terminates: 0 by action 1, then 1 by action 0; gamma is 1/2.
 
     So the sums of task 0 are 1 and 0, those of task 1 are 1/2 and 1; task 2 is never met, and its correlation not
     known. The predictions are 10 j + 4 x of task and state, higher by 100 for actions that were not taken.
     """
-    method = made(replace(config, holdout=config.data), few)
+    terminated = ((0, 1, 2), (1, 0), (0, 0), End.TERMINATED)
+    episodes(tmp_path / "held", terminated, ((2, 1), (0,), (0,), End.CUT))
+    method = made(replace(config, holdout=(tmp_path / "held",)), few)
     psi = np.array([[[10 * task + 4 * x + 100 * (a != 1 - x) for a in (0, 1)] for task in range(3)] for x in (0, 1)])
     fill_table(method.heads, psi)
     found = method.finish()
@@ -203,3 +207,8 @@ def test_predictions_are_compared_with_rollouts(few: Dataset, config: PvnConfig)
     assert found["holdout_prediction_mean"] == pytest.approx(12)
     assert found["holdout_rollout_mean"] == pytest.approx((0.5 + 0.75 + 0) / 3)
     assert found["proportion_max"] == 0.5
+    assert "nothing to compare" not in caplog.text
+    fill_table(method.heads, np.ones((2, 3, 2)))  # all alike: there is nothing to correlate
+    found = method.finish()
+    assert (found["holdout_correlation_mean"], found["holdout_correlation_min"]) == (None, None)
+    assert "--holdout: nothing to compare" in caplog.text

@@ -43,7 +43,7 @@ steps = 30
 replay_min = 20
 
 [dqn]
-steps = 30
+steps = 32
 replay_min = 20
 seeds = 1
 

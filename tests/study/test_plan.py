@@ -9,6 +9,7 @@ import pytest
 from protovalue.cli import COMMANDS, _load
 from protovalue.data.collect import collect
 from protovalue.data.config import CollectConfig
+from protovalue.errors import UserError
 from protovalue.flags import parse as parse_flags
 from protovalue.online.config import AgentConfig
 from protovalue.study.file import load_study
@@ -296,18 +297,30 @@ def test_a_fraction_of_a_width_has_encoders_of_its_own() -> None:
 
 
 def test_the_data_of_a_dqn_is_recorded_with_all_of_its_settings() -> None:
-    text = TINY.replace("steps = 300", 'policy = "dqn"\nsteps = 300\nupdate_every = 3')
+    text = TINY.replace("steps = 300", 'policy = "dqn"\nsteps = 300\nreplay_min = 20\nupdate_every = 3')
     laid_out = plan(parse(text), ROOT)
     stage = laid_out.stages[0]
     assert stage.kind == "dqn"
     data = f"runs/x/{laid_out.cells[0].data}"
     assert list(stage.command) == [
         "pvn", "dqn", "--env", "minatar/breakout", "--seeds", "0", "--out", f"runs/x/{stage.folder}",
-        "--steps", "300", "--update-every", "3", "--threads", "1", "--record", data,
+        "--steps", "300", "--replay-min", "20", "--update-every", "3", "--threads", "1", "--record", data,
     ]  # fmt: skip
     assert laid_out.stages[1].needs == (stage.id,)
     assert f"--data {data}" in " ".join(laid_out.stages[1].command)
     assert laid_out.cells[-1].run != stage.folder  # the yardstick has other settings
+
+
+def test_agents_that_would_make_no_update_are_refused_before_anything_runs() -> None:
+    update = r"--steps: found \d\d, expected at least \d\d: the first update comes then"
+    for table, where in (("online", r"\[online\]"), ("dqn", r"\[dqn, or data\]")):
+        few = TINY.replace(f"[{table}]\nsteps = 60\nreplay_min = 20", f"[{table}]\nsteps = 60\nreplay_min = 61")
+        assert few != TINY
+        with pytest.raises(UserError, match=rf"study tiny: {where} in minatar/breakout: {update}"):
+            plan(parse(few), ROOT)
+    data = TINY.replace("[data]\nsteps = 300", '[data]\npolicy = "dqn"\nsteps = 19\nreplay_min = 20')
+    with pytest.raises(UserError, match=rf"\[dqn, or data\] in minatar/breakout: {update}"):
+        plan(parse(data), ROOT)
 
 
 @pytest.mark.parametrize("first", [False, True])

@@ -1,6 +1,7 @@
 """Collecting experience: a vector of environments, a policy, a data set."""
 
 import math
+import sys
 from pathlib import Path
 from typing import Protocol
 
@@ -57,6 +58,26 @@ def manifest_of(env: Env) -> Manifest:
         raise UserError(f"{env.env_id}: {error}") from error
 
 
+def shape_note(manifest: Manifest) -> str:
+    """Say that frames are no images, which no encoder of ours can take; nothing if they are."""
+    shape = manifest.frame_shape
+    if len(shape) in (2, 3):
+        return ""
+    return (
+        f"{manifest.env_id}: a frame has the shape {shape}, not (H, W) or (H, W, C): only an encoder of your own can "
+        "learn from it (docs/adding-an-encoder.md), none of impala, nature and minatar"
+    )
+
+
+def _standing(config: CollectConfig, done: int, parts: int) -> str:
+    """Say where a collection goes on, or that it has all it needs; nothing for one that begins."""
+    if not parts:
+        return ""
+    if done >= config.steps:
+        return f"{config.out}: has {done:,} transitions already; it is left as it is"
+    return f"{config.out}: continuing at step {done:,} of {config.steps:,}"
+
+
 def collect(config: CollectConfig, quiet: bool = False) -> Dataset:
     """Collect `config.steps` transitions into `config.out`, or continue there; return the data set.
 
@@ -70,6 +91,10 @@ def collect(config: CollectConfig, quiet: bool = False) -> Dataset:
     env = make(config.env, num_envs, **config.options.given())
     manifest = manifest_of(env)
     done, parts = _already(config, manifest)
+    if not quiet:
+        for line in (shape_note(manifest), _standing(config, done, parts)):
+            if line:
+                print(line, file=sys.stderr)
     if done >= config.steps:
         return completed(config.out)
     seeds, generator = collection_seeds(config.seed, parts, num_envs)

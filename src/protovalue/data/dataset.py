@@ -389,6 +389,18 @@ class Dataset:
             done += len(part)
 
 
+def open_distinct(paths: Sequence[Path], flag: str) -> Dataset:
+    """Open the folders that a flag names; two with the same episodes are refused: they would count twice."""
+    data = open_dataset(*paths)
+    seen: dict[str, Path] = {}
+    for folder in data.folders:
+        same = seen.get(folder.manifest.checksum)
+        if same is not None:
+            raise UserError(f"{flag}: {folder.path} holds the same episodes as {same}, expected others")
+        seen[folder.manifest.checksum] = folder.path
+    return data
+
+
 def open_dataset(*paths: Path | str) -> Dataset:
     """Open one or several data set folders as one data set. Takes no time and little memory at any size."""
     if not paths:

@@ -9,6 +9,7 @@ import logging
 import math
 import os
 import re
+import sys
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -19,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from protovalue.data.collect import manifest_of
+from protovalue.data.collect import manifest_of, shape_note
 from protovalue.data.config import ImportMinariConfig
 from protovalue.data.dataset import Dataset
 from protovalue.data.format import End, Manifest
@@ -209,6 +210,8 @@ def _manifest(config: ImportMinariConfig, metadata: _Metadata, spaces: Spaces, f
             f"{folder}: found observations {found[0]} {found[1]} and {found[2]} actions, "
             f"expected {expected[0]} {expected[1]} and {expected[2]} as in {env_id}; --env and its options change that"
         )
+    if note := shape_note(manifest):
+        print(note, file=sys.stderr)
     return manifest
 
 

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from protovalue.data.config import DataInfoConfig, DataVerifyConfig
-from protovalue.data.dataset import Dataset, Folder, open_dataset
+from protovalue.data.dataset import Dataset, Folder, open_distinct
 from protovalue.data.format import End
 from protovalue.errors import UserError
 from protovalue.files import write_atomic
@@ -27,7 +27,7 @@ _TILE, _GAP, _LABEL = 112, 6, 14  # pixels
 
 def info(config: DataInfoConfig) -> None:
     """Print a summary of a data set and draw its picture if asked for."""
-    data = open_dataset(*config.paths)
+    data = open_distinct(config.paths, "PATHS")
     for name, value in summary(data).items():
         print(f"{name:<14}{value}")
     if config.picture:

@@ -11,7 +11,7 @@ from protovalue.data import format as fmt
 from protovalue.data.collect import manifest_of
 from protovalue.data.dataset import open_dataset
 from protovalue.data.format import End
-from protovalue.data.writer import DatasetWriter, EpisodeBuffer
+from protovalue.data.writer import DatasetWriter, EpisodeBuffer, check_empty
 from protovalue.envs.base import Env
 from protovalue.errors import UserError
 
@@ -31,15 +31,20 @@ class Recorder:
         self._writer: DatasetWriter | None = None
         self._buffer: EpisodeBuffer | None = None
 
-    def check(self, keep: int | None = None) -> None:
+    def check(self, keep: int | None = None, finished: bool = False) -> None:
         """Refuse a folder with a data set of another run, or with less than the `keep` episodes of a checkpoint.
 
-        To begin (None), a data set that is finished is refused too.
+        To begin (None), a data set that is finished is refused too; of a `finished` run it must be there.
         """
         manifest = open_dataset(self._folder).folders[0].manifest if (self._folder / fmt.MANIFEST).exists() else None
         ours = manifest is None or manifest.provenance == [{**self._source, "first_episode": 0}]
-        if not ours or (keep is None and manifest is not None and manifest.complete):
+        begun = keep is not None or finished
+        if not ours or (not begun and manifest is not None and manifest.complete):
             raise UserError(f"{self._folder}: holds a data set that this run did not begin; choose another folder")
+        if finished and manifest is None:
+            raise UserError(f"{self._folder}: not the data set of this run, which is finished; choose another folder")
+        if not begun:
+            check_empty(self._folder)
         found = manifest.episodes if manifest else 0
         if keep and found < keep:
             raise UserError(f"{self._folder}: found {found} episodes, expected the {keep} that the run has recorded")

@@ -16,7 +16,7 @@ from protovalue.data import format as fmt
 from protovalue.data.dataset import Folder, checksum
 from protovalue.data.format import End, Manifest
 from protovalue.errors import UserError
-from protovalue.files import FolderLock, open_file, truncate, write_all
+from protovalue.files import FolderLock, check_place, open_file, truncate, write_all
 
 _FILES = (fmt.FRAMES, fmt.CHUNKS, fmt.ACTIONS, fmt.REWARDS, fmt.EPISODES)  # an episode's record is written last
 COMMIT_EVERY = 10.0  # seconds between fsyncs: what a power failure can cost; a killed process costs nothing complete
@@ -83,6 +83,15 @@ class EpisodeBuffer:
             self._filled = 0
 
 
+def check_empty(path: Path) -> None:
+    """Refuse a folder that can neither be made nor is empty nor a data set."""
+    if (path / fmt.MANIFEST).exists():
+        return
+    check_place(path)
+    if path.exists() and any(entry.stat().st_size for entry in path.iterdir() if entry.name != "lock"):
+        raise UserError(f"{path}: not empty and not a data set; choose another folder")
+
+
 class DatasetWriter:
     """Creates a data set folder, or continues one of the same kind. Use as a context manager; it holds the lock.
 
@@ -95,10 +104,9 @@ class DatasetWriter:
         Where the last writer had the same source, its entry goes on: what is written in several goes is then what one
         would have written. Only the first `keep` episodes that are already there are kept, all if it is None.
         """
-        path.mkdir(parents=True, exist_ok=True)
         exists = (path / fmt.MANIFEST).exists()
-        if not exists and any(entry.stat().st_size for entry in path.iterdir() if entry.name != "lock"):
-            raise UserError(f"{path}: not empty and not a data set; choose another folder")
+        check_empty(path)
+        path.mkdir(parents=True, exist_ok=True)
         self.path = path
         self._lock = FolderLock(path)
         self._files: dict[str, int] = {}

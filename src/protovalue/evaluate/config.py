@@ -27,9 +27,9 @@ class EvaluateConfig(Settings):
     seed: Annotated[int, RESULT, NOT_NEGATIVE] = 0
     """Seed of the evaluation: other seeds play other episodes."""
     out: Annotated[Path | None, PLACE] = None
-    """File for the result; None is evaluation.json in the run folder."""
+    """File for the result; None is evaluation.json in the run folder, unless that has more episodes."""
     video: Annotated[Path | None, PLACE] = None
-    """Also write an animated GIF of the first seed's first episode to this file."""
+    """Also write an animated GIF of the first seed's first episode to this file, NAME.gif."""
     env: Annotated[str | None, SUBJECT] = None
     """The run's environment; needed for gym/MODULE:ID and FILE.py/NAME only, whose code is run if it is named here."""
     code: Annotated[tuple[str, ...], INPUT] = ()
@@ -39,3 +39,5 @@ class EvaluateConfig(Settings):
         super().__post_init__()
         found, most = self.num_envs, self.episodes
         require(found is None or 1 <= found <= most, "--num-envs", found, f"1 to {most}, as many as episodes")
+        named = self.video is None or self.video.suffix.lower() == ".gif"
+        require(named, "--video", self.video, "a name that ends in .gif: no other kind of video is written")

@@ -1,5 +1,6 @@
 """Playing complete episodes with trained agents: exactly N per seed, whatever their lengths."""
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,7 @@ from protovalue.envs.base import Env
 from protovalue.envs.registry import import_module_of, make, same
 from protovalue.errors import UserError
 from protovalue.evaluate.config import EvaluateConfig
-from protovalue.files import beside, write_json
+from protovalue.files import beside, check_place, read_json, write_json
 from protovalue.online import dqn, linear_dqn
 from protovalue.online.agent import Agent
 from protovalue.online.config import DqnConfig, OnlineConfig
@@ -29,6 +30,7 @@ from protovalue.registry import load_code
 from protovalue.runs import read_checkpoint, read_run, restoring
 
 VIDEO_FRAMES = 3_000  # most frames of a video
+EVALUATION = "evaluation.json"  # in the run folder
 FORMAT, VERSION = "protovalue evaluation", 1
 
 
@@ -165,8 +167,13 @@ def evaluate_run(config: EvaluateConfig, quiet: bool = False) -> dict[str, Any]:
         _import_environment(config.env, config.run)
     for path in config.code:
         load_code(path)
+    for place in (config.out, config.video):
+        if place is not None:
+            check_place(place.parent)
     each = config.num_envs or min(10, config.episodes)
     env, agent, seeds, steps = load_agent(config.run, each)
+    if agent.updates == 0 and not quiet:
+        print(f"{config.run}: its agents have made no update: they play as they were drawn", file=sys.stderr)
     film: list[NDArray[Any]] | None = [] if config.video else None
     played = play(env, agent, seeds, config.episodes, config.epsilon, config.seed, film, quiet)
     env.close()
@@ -186,10 +193,28 @@ def evaluate_run(config: EvaluateConfig, quiet: bool = False) -> dict[str, Any]:
             for seed, mean, one in zip(seeds, means, played, strict=True)
         ],
     }
-    write_json(config.out or config.run / "evaluation.json", result)
+    if kept_instead(config, steps) is None:
+        write_json(config.out or config.run / EVALUATION, result)
     if config.video and film:
         write_gif(config.video, film)
     return result
+
+
+def kept_instead(config: EvaluateConfig, steps: int) -> int | None:
+    """Return the episodes of the evaluation that is there already, if it is of the same agents and has more of them.
+
+    It is worth more than the new one, which may have been for its video only. A file that was named is always written.
+    """
+    path = config.run / EVALUATION
+    if config.out is not None or not path.is_file():
+        return None
+    try:
+        before = read_json(path)
+    except UserError:  # damaged: no loss
+        return None
+    episodes = before.get("episodes")
+    better = before.get("steps") == steps and isinstance(episodes, int) and episodes > config.episodes
+    return episodes if better else None
 
 
 def _import_environment(given: str, run: Path) -> None:
@@ -203,14 +228,19 @@ def _import_environment(given: str, run: Path) -> None:
 def evaluate_command(config: EvaluateConfig) -> None:
     """Evaluate, and print a line per seed."""
     result = evaluate_run(config)
+    kept = kept_instead(config, result["steps"])
     print(f"{result['env']}, {result['steps']:,} agent steps, {result['episodes']} episodes per seed")
     print(f"{'seed':>6} {'mean return':>12} {'standard error':>15} {'mean length':>12}")
     for row in result["seeds"]:
         count = len(row["returns"])
-        error = float(np.std(row["returns"], ddof=1) / np.sqrt(count)) if count > 1 else float("nan")
-        print(f"{row['seed']:>6} {row['mean_return']:>12.2f} {error:>15.2f} {np.mean(row['lengths']):>12.1f}")
+        error = f"{np.std(row['returns'], ddof=1) / np.sqrt(count):.2f}" if count > 1 else "-"  # one says nothing of it
+        print(f"{row['seed']:>6} {row['mean_return']:>12.2f} {error:>15} {np.mean(row['lengths']):>12.1f}")
     print(f"{'mean':>6} {result['mean_return']:>12.2f}")
-    print(f"every return: {config.out or config.run / 'evaluation.json'}")
+    if kept is None:
+        print(f"every return: {config.out or config.run / EVALUATION}")
+    else:
+        file = config.run / EVALUATION
+        print(f"not written: {file} has {kept:,} episodes and is kept; --out FILE writes these to another file")
     if config.video:
         print(f"video: {config.video}")
 

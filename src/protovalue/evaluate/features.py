@@ -14,6 +14,7 @@ from torch import Tensor
 
 from protovalue.envs.base import Env
 from protovalue.envs.registry import make
+from protovalue.errors import UserError
 from protovalue.nets.statistics import effective_rank
 from protovalue.online.agent import Agent
 from protovalue.randomness import numpy_generator
@@ -113,6 +114,8 @@ def linear_probe(
     x, y = np.asarray(features, np.float64), np.asarray(targets, np.float64)
     if groups is None:
         groups = np.arange(len(x)) * folds // len(x)
+    if len(np.unique(groups)) < 2:
+        raise UserError("linear_probe: found rows of one group, expected two or more: nothing would be held out")
     predicted, baseline = np.zeros_like(y), np.zeros_like(y)
     for train, test in GroupKFold(min(folds, len(np.unique(groups)))).split(x, y, groups):
         # One scale for all features: by its own, a unit that is nearly dead would be magnified on rows not yet seen.

@@ -125,7 +125,10 @@ def indicator_rewards(
             lambda folder: _compute(data, spec, folder, device, quiet),
             lambda folder: _load(folder, data, spec),
         )
-    for line in proportion_warnings(found.proportions.tolist(), spec.proportion):
+    lines = proportion_warnings(found.proportions.tolist(), spec.proportion)
+    if not ((found.proportions > 0) & (found.proportions < 1)).any():
+        lines = [*lines, "NOTHING CAN BE LEARNED FROM THEM: no task tells any two states of this data set apart"]
+    for line in lines:
         log.warning("indicators: %s", line)
     return found
 

@@ -129,6 +129,17 @@ class AgentConfig(Settings):
         require(size >= least, "--replay-size", size, f"at least --replay-min, {least}")
         require(least > self.n_step, "--replay-min", least, f"more than --n-step, {self.n_step}")
 
+    def check_updates(self) -> None:
+        """Refuse a training that would end before its first update; all values must be known."""
+        first = self.first_update
+        least = f"at least {first:,}: the first update comes then (--replay-min, --update-every)"
+        require(self.steps >= first, "--steps", f"{self.steps:,}", least)
+
+    @property
+    def first_update(self) -> int:
+        """Return the step after which agents learn for the first time; all values must be known."""
+        return -(-self.replay_min // self.update_every) * self.update_every
+
     def seed_list(self) -> tuple[int, ...]:
         """Return the seeds, each once."""
         found: list[int] = []

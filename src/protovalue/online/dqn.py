@@ -86,6 +86,12 @@ class Dqn(Agent):
 
 def train_dqn(config: DqnConfig, quiet: bool = False) -> Path:
     """Train DQN end to end as `config` says, or continue to; return the run folder."""
+    resolved(config, config.env).check_updates()
+    return act_and_train(config, quiet)
+
+
+def act_and_train(config: DqnConfig, quiet: bool = False) -> Path:
+    """Do the same, also where there are so few steps that no update is made: what is wanted may be the experience."""
     config = resolved(config, config.env)
     import_module_of(config.env)
     ENCODERS.load(config.architecture)

@@ -84,6 +84,7 @@ def train_online(config: OnlineConfig, quiet: bool = False) -> Path:
         ENCODERS.load(parse_random(config.encoder)[0])
     config = with_environment(config)
     config = resolved(config, config.env)
+    config.check_updates()
     env, agent, recorded = prepare(config)
     if not quiet and (other := other_options(config.encoder, env)):
         print(other, file=sys.stderr)

@@ -19,7 +19,7 @@ from protovalue.device import with_threads
 from protovalue.envs.base import Env
 from protovalue.envs.options import EnvOptions
 from protovalue.errors import UserError
-from protovalue.files import FolderLock, read_bytes, write_atomic
+from protovalue.files import FolderLock, check_place, read_bytes, write_atomic
 from protovalue.interrupt import stop_on_interrupt
 from protovalue.online.agent import Agent
 from protovalue.online.config import AgentConfig
@@ -64,14 +64,21 @@ def train(
         recorder: writes the first seed's transitions to a data set.
         quiet: no progress.
     """
-    if recorder and not (config.out / CONFIG).exists():
-        recorder.check()
-    room = Room.plan(config, agent, env, quiet)
-    lock = _claim(config.replay_dir, config.out) if config.replay_dir else None
+    lock: FolderLock | None = None
     may_change = names_where(type(config), lambda role: role.may_change) - ({"steps"} if recorder else set())
     try:
         with Run.open(config.out, recorded, may_change) as run:
+            if run.standing and not quiet:
+                print(run.standing, file=sys.stderr)
+            if recorder and (run.finished or run.resumed_from is None):
+                recorder.check(finished=run.finished)
+            if run.finished:
+                return config.out
+            _check_replay(config, run)
+            room = Room.plan(config, agent, env, quiet)
+            lock = _claim(config.replay_dir, config.out) if config.replay_dir else None
             loop = Loop(config, run, env, agent, room, recorder, quiet)
+            run.begin()  # all that could be wrong with what was given was looked at
             if loop.step < loop.steps:
                 loop.run()
             if recorder:
@@ -401,8 +408,19 @@ def _remove_replay(config: AgentConfig) -> None:
         folder.rmdir()
 
 
+def _check_replay(config: AgentConfig, run: Run) -> None:
+    """Refuse more steps for a finished run that has no replay any more."""
+    folder, taken = config.replay_dir or config.out / REPLAY, run.resumed_from.step if run.resumed_from else 0
+    if run.done is not None and config.steps > taken and not (folder / "items.bin").exists():
+        raise UserError(
+            f"--steps: found {config.steps:,}, expected {taken:,}: {config.out} was finished with so many, and its "
+            "replay was deleted then; only a run that was finished with --keep-replay can go on"
+        )
+
+
 def _claim(folder: Path, run: Path) -> FolderLock:
     """Take a replay folder for a run: it holds one run's replay, for as long as that run is not done."""
+    check_place(folder)
     folder.mkdir(parents=True, exist_ok=True)
     lock = FolderLock(folder)
     owner, ours = folder / OWNER, str(run.absolute())

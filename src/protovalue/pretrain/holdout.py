@@ -1,17 +1,35 @@
 """Are the predictions right? Monte Carlo estimates of the successor measure on held-out rollouts of a random policy."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from protovalue.data.dataset import Dataset
+from protovalue.data.dataset import Dataset, open_distinct
 from protovalue.data.format import End
 from protovalue.errors import UserError
 
 Floats = NDArray[np.float64]
+
+
+def open_holdout(paths: Sequence[Path], learned: Dataset) -> Dataset:
+    """Open held-out rollouts; refuse those of another game, those that were learned from, and those without an end."""
+    found = open_distinct(paths, "--holdout")
+    where = ", ".join(str(path) for path in paths)
+    for name in ("env_id", "observation_shape", "num_actions"):
+        here, expected = getattr(found, name), getattr(learned, name)
+        if here != expected:
+            raise UserError(f"--holdout: {where}: found {name} {here}, expected {expected} of --data")
+    for folder in found.folders:
+        same = next((other for other in learned.folders if other.manifest.checksum == folder.manifest.checksum), None)
+        if same is not None:
+            raise UserError(f"--holdout: {folder.path} holds the episodes of --data {same.path}, expected other ones")
+    if not (found.ends == End.TERMINATED).any():
+        raise UserError(f"--holdout: {where}: found no episode that terminated, expected some")
+    return found
 
 
 def discounted_sums(rewards: Floats, gamma: float) -> Floats:
@@ -37,7 +55,7 @@ def compare_with_rollouts(
     what the prediction should be the mean of, so that even exact predictions correlate by less than 1.
 
     Args:
-        data: rollouts of a random policy, not those that were learned from.
+        data: rollouts of a random policy, not those that were learned from; some of them terminated.
         rewards: r_j of observations (N, *shape), (N, m).
         predict: psi_j(x, a) of observations and actions, (N, m).
         gamma: discount factor.
@@ -61,8 +79,6 @@ def compare_with_rollouts(
         count += len(obs)
         if count >= most:
             break
-    if not sums:
-        raise UserError(f"{data.folders[0].path}: --holdout needs episodes that terminated, found none")
     y, z = np.concatenate(predictions), np.concatenate(sums)
     return _correlation(y, z), y.mean(axis=0), z.mean(axis=0)
 

@@ -1,6 +1,8 @@
 """`pvn pretrain`: a data set or an environment in, a trainer in between, an encoder out."""
 
+import logging
 import shlex
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields, replace
@@ -12,10 +14,10 @@ import torch
 from torch import Tensor
 
 from protovalue.config import flag, flag_words, names_where, require
-from protovalue.data.dataset import Dataset, open_dataset
+from protovalue.data.dataset import Dataset, open_distinct
 from protovalue.data.sampler import Sampler
 from protovalue.device import choose_device, choose_threads
-from protovalue.encoder import save_encoder
+from protovalue.encoder import load_encoder, save_encoder
 from protovalue.envs.probe import random_observations
 from protovalue.envs.registry import import_module_of, make
 from protovalue.errors import UserError
@@ -32,6 +34,8 @@ from protovalue.pretrain.trainer import Trainer
 from protovalue.randomness import throwaway
 from protovalue.registry import ENCODERS, is_file, name_of
 from protovalue.runs import Run, config_fields, read_run
+
+log = logging.getLogger(__name__)
 
 PROBE_SIZE = 512  # observations, fixed for a data set or an environment, on which features are looked at
 
@@ -65,11 +69,18 @@ def pretrain(config: PretrainConfig, quiet: bool = False) -> Path:
     config = replace(config, threads=threads, precision=precision)
     recorded = {**config_fields(config), "data_checksum": data.checksum if data else None}
     with Run.open(config.out, recorded, names_where(cls.Config, lambda role: role.may_change)) as run:
+        if run.standing and not quiet:
+            print(run.standing, file=sys.stderr)
+        if run.finished:
+            _refuse_late_holdout(run.path, recorded.get("holdout"))
+            if _is_whole(run.path):
+                return config.out
         with _naming(where):
             method = cls(config, data, observation_shape, device).to(device)
         trainer = Trainer(method, run, probe_of(data, env_id, device), device, quiet)
         if run.resumed_from:
             trainer.restore(run.resumed_from)
+        run.begin()  # all that could be wrong with what was given was looked at
         method.save_artifacts(run.path)  # also in a run that goes on: what is there may be damaged
         if trainer.taken < trainer.steps:
             trainer.run()
@@ -98,6 +109,24 @@ def _flops(config: PretrainConfig, observation_shape: tuple[int, ...]) -> int:
     return forward_flops(make_encoder(config.architecture, observation_shape, config.width, throwaway(), options))
 
 
+def _refuse_late_holdout(run: Path, holdout: list[str] | None) -> None:
+    """Refuse rollouts to compare with that a finished run was not compared with: it is left as it is."""
+    before = read_run(run)["config"].get("holdout")
+    if holdout and holdout != before:
+        found, expected = " ".join(holdout), " ".join(before or ["none"])
+        raise UserError(f"--holdout: found {found}, expected {expected}, with which {run} was finished")
+
+
+def _is_whole(run: Path) -> bool:
+    """Whether the encoder of a finished run is good; one that is not is written again."""
+    try:
+        load_encoder(run)
+    except UserError as error:
+        log.warning("%s; it is written again", error)
+        return False
+    return True
+
+
 def _refuse_unused(config: PretrainConfig, cls: type[Method]) -> None:
     """Refuse what was given and would have no effect."""
     unused = cls.unused(config)
@@ -112,7 +141,7 @@ def _experience(config: PretrainConfig, cls: type[Method]) -> tuple[Dataset | No
     if config.data:
         if config.env:
             raise UserError("--env: found together with --data, expected one of them")
-        data = open_dataset(*config.data)
+        data = open_distinct(config.data, "--data")
         return data, data.env_id, data.observation_shape
     if cls.needs_data:
         raise UserError(f"--data: missing; method {config.method} learns from a data set")

@@ -1,5 +1,6 @@
 """Proto-value networks: the encoder predicts the successor measure of random sets of states (Algorithm 1)."""
 
+import logging
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -23,15 +24,17 @@ from protovalue.config import (
     marked,
     require,
 )
-from protovalue.data.dataset import Dataset, open_dataset
+from protovalue.data.dataset import Dataset
 from protovalue.indicators.precompute import IndicatorRewards, IndicatorSpec, indicator_rewards, save_indicator
 from protovalue.own_options import OwnOptions
 from protovalue.presets import METHODS, PRETRAIN, Presets
 from protovalue.pretrain.base import Sample
 from protovalue.pretrain.config import PretrainConfig
-from protovalue.pretrain.holdout import compare_with_rollouts
+from protovalue.pretrain.holdout import compare_with_rollouts, open_holdout
 from protovalue.pretrain.task_values import HeadStart, TaskValues
 from protovalue.registry import is_file
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,6 +122,7 @@ class ProtoValueNetwork(TaskValues):
         super().__init__(config, data, observation_shape, device)
         if not config.tasks:
             return
+        self.holdout = open_holdout(config.holdout, self.data) if config.holdout else None
         applying: dict[str, Any] = {
             "burn_in": config.burn_in,
             "tasks_per_module": config.tasks_per_module,
@@ -170,18 +174,24 @@ class ProtoValueNetwork(TaskValues):
         if not self.config.tasks:
             return {}
         proportions = self.tasks.proportions
-        summary = {"proportion_min": float(proportions.min()), "proportion_max": float(proportions.max())}
-        if self.config.holdout:
+        summary: dict[str, Any] = {
+            "proportion_min": float(proportions.min()),
+            "proportion_max": float(proportions.max()),
+        }
+        if self.holdout is not None:
             device = str(next(self.parameters()).device)
             correlation, predicted, seen = compare_with_rollouts(
-                open_dataset(*self.config.holdout),
+                self.holdout,
                 self.tasks.indicator.to(device).rewards,
                 lambda obs, action: self.heads.taken(self.encoder(obs), action),
                 self.config.gamma,
                 device,
             )
-            summary["holdout_correlation_mean"] = float(np.nanmean(correlation))
-            summary["holdout_correlation_min"] = float(np.nanmin(correlation))
+            known = correlation[np.isfinite(correlation)]
+            if not len(known):
+                log.warning("--holdout: nothing to compare: of no task do both rewards and predictions vary there")
+            summary["holdout_correlation_mean"] = float(known.mean()) if len(known) else None
+            summary["holdout_correlation_min"] = float(known.min()) if len(known) else None
             summary["holdout_prediction_mean"] = float(predicted.mean())
             summary["holdout_rollout_mean"] = float(seen.mean())
             return {**summary, "holdout_correlation_per_task": correlation.tolist()}

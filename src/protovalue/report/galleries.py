@@ -102,6 +102,9 @@ def look(results: Results, which: Which = "all", quiet: bool = False, scaling: S
             played, player = _play(results, env, notes)
             steps = _spread(len(played.observations), STATES)
             states = random_states(games)
+            variables = state_variables(states.observations)
+            if variables is not None and not np.ptp(variables[0], axis=0).any():
+                notes.append(f"no probe in {env}: nothing that could be read out changes in a random policy's states")
             embeddings = []
             for method in results.methods:
                 measured: list[_Measured] = []

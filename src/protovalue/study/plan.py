@@ -5,13 +5,14 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from protovalue.config import Settings, names_where
 from protovalue.data.config import CollectConfig
 from protovalue.envs.registry import is_typed_only
+from protovalue.errors import UserError
 from protovalue.evaluate.config import EvaluateConfig
-from protovalue.online.config import DqnConfig, OnlineConfig
+from protovalue.online.config import AgentConfig, DqnConfig, OnlineConfig
 from protovalue.presets import resolved
 from protovalue.pretrain.config import PretrainConfig
 from protovalue.pretrain.methods import method_class
@@ -21,6 +22,8 @@ from protovalue.study.data_table import IMPORTS, fill
 from protovalue.study.folder import Cell
 from protovalue.study.model import DQN, RANDOM, RANDOM_KEEPS, MethodEntry, Study, Variant
 from protovalue.study.settings import words
+
+A = TypeVar("A", bound=AgentConfig)
 
 DIGITS = 8  # hex digits of a content address: 46 games x 1,000 stages collide with a probability below one in a million
 SEED_NAMES = ("indicator_seed", "cumulant_seed")  # of the tasks, where it is not that of the encoder
@@ -215,7 +218,7 @@ class _Planner:
 
     def dqn_run(self, env: str, config: DqnConfig, variant: Variant) -> Stage:
         """Plan the training of a DQN. If the study's data are such a training, it is recorded, and serves for both."""
-        used = resolved(config, env)
+        used = self.learning(resolved(config, env))
         content, data = self.dqn_content(env, config, variant), self.study.data
         recorded = False
         if data is not None and data.kind == "collect" and data.policy == DQN:
@@ -322,7 +325,7 @@ class _Planner:
             code=_own_files(encoder.architecture),
             **study.online,
         )
-        used = resolved(config, env)
+        used = self.learning(resolved(config, env))
         own = address("online", self.content(used, env, variant), [mark])
         stem = pretrain.folder.removeprefix("pretrain/").rpartition("-")[0]
         folder = f"online/{stem}-{own}"
@@ -335,6 +338,15 @@ class _Planner:
         self.add(stage)
         return self.stages[stage.id]
 
+    def learning(self, used: A) -> A:
+        """Return agents' settings; refuse those with which they would never learn, before anything runs."""
+        try:
+            used.check_updates()
+        except UserError as error:
+            where = "online" if isinstance(used, OnlineConfig) else "dqn, or data"
+            raise UserError(f"study {self.study.name}: [{where}] in {used.env}: {error}") from error
+        return used
+
     def dqn_cell(self, env: str, entry: MethodEntry, seed: int) -> Cell:
         variant = self.study.variant(env, entry)
         config = self.dqn_config(env, seed, self.study.dqn, variant)
@@ -346,7 +358,10 @@ class _Planner:
 
     def evaluate(self, run: Stage, code: tuple[str, ...]) -> str:
         """Plan the evaluation of a run of agents."""
-        config = EvaluateConfig(run=self.root / run.folder, env=_of_a_module(run), code=code, **self.study.evaluate)
+        # The file is named, so that one with more episodes of a study that was changed since is not kept in its place.
+        out = self.root / run.folder / "evaluation.json"
+        given = {**self.study.evaluate, "env": _of_a_module(run), "out": out, "code": code}
+        config = EvaluateConfig(run=self.root / run.folder, **given)
         return self.played(run, config, "evaluate", "evaluation.json")
 
     def random_policy(self, cell: Cell) -> str:

@@ -46,7 +46,7 @@ def _run(arguments: list[str], threads: int) -> int:
             unshielded()
             return main(arguments)
     except KeyboardInterrupt as error:
-        return farewell(error)[1]
+        return farewell(error, "")[1]
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else 1
     except BaseException:
