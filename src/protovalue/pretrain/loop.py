@@ -1,6 +1,7 @@
 """`pvn pretrain`: a data set or an environment in, a trainer in between, an encoder out."""
 
 import shlex
+from contextlib import nullcontext
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from protovalue.pretrain.base import Method
 from protovalue.pretrain.config import PretrainConfig
 from protovalue.pretrain.methods import method_class
 from protovalue.pretrain.trainer import Trainer
+from protovalue.progress import silenced
 from protovalue.registry import ENCODERS, is_file, name_of
 from protovalue.runs import Run, config_fields, read_run
 
@@ -57,7 +59,8 @@ def pretrain(config: PretrainConfig, quiet: bool = False) -> Path:
     recorded = {**config_fields(config), "data_checksum": data.checksum if data else None}
     with Run.open(config.out, recorded, names_where(cls.Config, lambda role: role.may_change)) as run:
         try:
-            method = cls(config, data, observation_shape, device).to(device)
+            with silenced() if quiet else nullcontext():  # a method's constructor is not told
+                method = cls(config, data, observation_shape, device).to(device)
         except ObservationShapeError as error:
             where = ", ".join(str(folder.path) for folder in data.folders) if data else env_id
             raise UserError(f"{where}: {error}") from error
