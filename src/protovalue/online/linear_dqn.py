@@ -19,9 +19,9 @@ from protovalue.device import choose_device
 from protovalue.encoder import FrozenEncoder, load_encoder
 from protovalue.envs.base import Env
 from protovalue.envs.options import EnvOptions
-from protovalue.envs.probe import random_observations
 from protovalue.envs.registry import import_module_of, make, same
 from protovalue.errors import UserError
+from protovalue.feature_env import feature_scale
 from protovalue.nets.encoders import make_encoder
 from protovalue.online.agent import Agent, Rule
 from protovalue.online.config import OnlineConfig
@@ -169,20 +169,6 @@ def parse_random(name: str) -> tuple[str, int, int]:
             f"--encoder: found {name!r}, expected {expected}, or a Python file of yours for the architecture"
         )
     return found[1], int(found[2]), int(found[3] or 0)
-
-
-def feature_scale(encoder: FrozenEncoder, env: Env) -> float:
-    """Return the root mean square of an encoder's features: one number, so that their geometry stays as it is.
-
-    Taken on the data that the encoder was made with; where there were none, on 512 observations of a random policy,
-    always the same ones for an environment.
-    """
-    recorded = encoder.about.get("summary", {}).get("feature_rms")
-    if recorded is None:
-        recorded = float(encoder.features(random_observations(env)).square().mean().sqrt())
-    if not recorded > 0:
-        raise UserError("--feature-scale: the encoder's features are all zero on its data, expected some that are not")
-    return float(recorded)
 
 
 def encoder_checksum(encoder: FrozenEncoder) -> str:
