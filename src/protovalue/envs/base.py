@@ -1,7 +1,7 @@
 """What all environments share: families, the vector interface, and stacking for games stepped in Python."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, ClassVar, Protocol, TypeAlias
 
 import numpy as np
@@ -86,8 +86,10 @@ class Family(ABC):
 
     games: ClassVar[Sequence[str]] = ()
     """Names of the games, and no other is made; empty where they cannot be listed."""
+    if_given: ClassVar[Collection[str]] = ()
+    """Options that are recorded only where they are not the default: what was made before they were there goes on."""
     options: dict[str, Any]
-    """Every option with its value; set before `make` is called."""
+    """Every option with its value, but for those; set before `make` is called."""
 
     @abstractmethod
     def make(self, env_id: str, game: str, num_envs: int) -> Env:

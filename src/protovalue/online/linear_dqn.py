@@ -86,7 +86,7 @@ def train_online(config: OnlineConfig, quiet: bool = False) -> Path:
 
 
 def with_environment(config: OnlineConfig) -> OnlineConfig:
-    """Fill in what the encoder decides where nothing is given: the environment's id, and the frames of an observation.
+    """Fill in what the encoder decides where nothing is given: the environment's id, and what an observation is.
 
     No other option comes from the encoder's data: agents on all encoders, random ones too, play the same game.
     """
@@ -97,8 +97,10 @@ def with_environment(config: OnlineConfig) -> OnlineConfig:
     encoder = load_encoder(Path(config.encoder))
     if not config.env and encoder.about.get("env_id") is None:
         raise UserError(f"--env: missing; {config.encoder} does not say which environment it is for")
-    stack = encoder.observation_shape[0] if config.options.stack is None else config.options.stack
-    return replace(config, env=config.env or encoder.about["env_id"], options=replace(config.options, stack=stack))
+    seen = {name: value for name, value in encoder.about.get("env_options", {}).items() if name in ("resize", "grey")}
+    seen["stack"] = encoder.observation_shape[0]
+    missing = {name: value for name, value in seen.items() if getattr(config.options, name) is None}
+    return replace(config, env=config.env or encoder.about["env_id"], options=replace(config.options, **missing))
 
 
 def other_options(encoder: str, env: Env) -> str | None:

@@ -15,7 +15,7 @@ from protovalue.online.config import DqnConfig, OnlineConfig
 from protovalue.presets import resolved
 from protovalue.pretrain.config import PretrainConfig
 from protovalue.pretrain.methods import method_class
-from protovalue.registry import checksum, env_name, is_file, split_env
+from protovalue.registry import checksum, env_file, env_name, is_file
 from protovalue.runs import config_fields
 from protovalue.study.data_table import IMPORTS, fill
 from protovalue.study.folder import Cell
@@ -378,7 +378,7 @@ class _Planner:
         found = {name: value for name, value in config_fields(config).items() if name in counts}
         if variant is not None:
             found["options"] = dict(variant.resolved)
-        code = checksum([split_env(env)[0], config.architecture if isinstance(config, DqnConfig) else None])
+        code = checksum([env_file(env), config.architecture if isinstance(config, DqnConfig) else None])
         return {**found, **({"own_code": code} if code else {}), "env": env_name(env)}
 
     def agent_rate(self, kind: str, env: str, encoder: str | None, width: int | None, seeds: int) -> str:
