@@ -53,6 +53,13 @@ def resolve(env_id: str, **options: Any) -> dict[str, Any]:
     return {key: value for key, value in resolved.items() if key not in family.if_given or value != usual[key][1]}
 
 
+def frame_shape(env_id: str, **options: Any) -> tuple[int, ...]:
+    """Return the shape of a frame of an environment, by making one."""
+    env = make(env_id, 1, **options)
+    env.close()
+    return env.frame_shape
+
+
 def import_module_of(env_id: str) -> None:
     """Import the module that "gym/module:ID" names, or run the file of "gym/path.py:ID" or "path.py/GAME".
 

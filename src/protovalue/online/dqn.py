@@ -10,10 +10,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from protovalue.config import PRESET
 from protovalue.data.record import Recorder
 from protovalue.device import choose_device
 from protovalue.envs.base import Env
-from protovalue.envs.registry import import_module_of, make
+from protovalue.envs.registry import frame_shape, import_module_of, make
 from protovalue.nets.encoders import Encoder, make_encoder
 from protovalue.online.agent import Agent, Rule
 from protovalue.online.config import DqnConfig
@@ -80,8 +81,9 @@ class Dqn(Agent):
 
 def train_dqn(config: DqnConfig, quiet: bool = False) -> Path:
     """Train DQN end to end as `config` says, or continue to; return the run folder."""
-    config = resolved(config, config.env)
     import_module_of(config.env)
+    frame = frame_shape(config.env, **config.options.given()) if config.architecture is PRESET else ()
+    config = resolved(config, config.env, frame)
     ENCODERS.load(config.architecture)
     env, agent, recorded = prepare(config)
     if config.record is None or config.iterations is None:

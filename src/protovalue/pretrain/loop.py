@@ -51,7 +51,7 @@ def pretrain(config: PretrainConfig, quiet: bool = False) -> Path:
     cls = method_class(config.method)
     _refuse_unused(config, cls)
     data, env_id, observation_shape = _experience(config, cls)
-    config = resolved(config, env_id)
+    config = resolved(config, env_id, observation_shape[1:])
     ENCODERS.load(config.architecture)
     device = choose_device(config.device, config.threads)
     precision = choose_precision(config.precision, device)  # it decides the result: recorded in place of "auto"

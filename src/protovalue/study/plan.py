@@ -151,7 +151,7 @@ class _Planner:
     ) -> Cell:
         data = self.data(env, data_seed)  # also measures the scale of features that were not learned
         config = self.pretrain_config(entry, data, width, tasks, seed)
-        used = resolved(config, env)
+        used = resolved(config, env, self.study.environments[env].frame)
         count = 0 if entry.has_tasks and tasks == 0 else getattr(used, "tasks", None)
         pretrain, encoder = self.pretrain(env, config, used, data, entry.code)
         stages = [*([data.stage] if data.stage else []), pretrain.id]
@@ -211,11 +211,11 @@ class _Planner:
         return DqnConfig(env=env, out=Path(), seeds=str(seed), threads=threads, options=variant.options, **given)
 
     def dqn_content(self, env: str, config: DqnConfig, variant: Variant) -> dict[str, Any]:
-        return self.content(resolved(config, env), env, variant)
+        return self.content(resolved(config, env, self.study.environments[env].frame), env, variant)
 
     def dqn_run(self, env: str, config: DqnConfig, variant: Variant) -> Stage:
         """Plan the training of a DQN. If the study's data are such a training, it is recorded, and serves for both."""
-        used = resolved(config, env)
+        used = resolved(config, env, self.study.environments[env].frame)
         content, data = self.dqn_content(env, config, variant), self.study.data
         recorded = False
         if data is not None and data.kind == "collect" and data.policy == DQN:
@@ -322,7 +322,7 @@ class _Planner:
             code=_own_files(encoder.architecture),
             **study.online,
         )
-        used = resolved(config, env)
+        used = resolved(config, env, self.study.environments[env].frame)
         own = address("online", self.content(used, env, variant), [mark])
         stem = pretrain.folder.removeprefix("pretrain/").rpartition("-")[0]
         folder = f"online/{stem}-{own}"
@@ -339,7 +339,8 @@ class _Planner:
         variant = self.study.variant(env, entry)
         config = self.dqn_config(env, seed, self.study.dqn, variant)
         stage = self.dqn_run(env, config, variant)
-        stages = (stage.id, self.evaluate(stage, _own_files(resolved(config, env).architecture)))
+        used = resolved(config, env, self.study.environments[env].frame)
+        stages = (stage.id, self.evaluate(stage, _own_files(used.architecture)))
         return Cell(
             env_name(env), entry.name, config.width, None, None, None, (seed,), None, None, stage.folder, stages
         )
