@@ -67,6 +67,8 @@ SMALLER = {
     "report": "--draws 100 --features first",
     "report --paper": "",
     "list": "",
+    "cache list": "",
+    "cache clear": "",
 }
 LEARNED = [name for name in method_names() if name != "random"]
 FILLED = {"GAME": ["breakout"], "S": ["1"], "STEPS": ["40"], "BACKUP": ["mean", "max"], "NAME": LEARNED}

@@ -13,10 +13,10 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from protovalue import __version__
+from protovalue.caches import default_cache
 from protovalue.envs.registry import make
 from protovalue.errors import UserError
 from protovalue.files import read_json, write_json
-from protovalue.indicators.precompute import default_cache
 from protovalue.nets.encoders import make_encoder
 from protovalue.randomness import throwaway
 from protovalue.registry import env_name
