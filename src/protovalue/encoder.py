@@ -21,6 +21,7 @@ from protovalue.nets.layers import ObservationShapeError
 from protovalue.randomness import throwaway
 from protovalue.registry import name_of
 from protovalue.schema import checked, require
+from protovalue.user_code import user_code
 
 CONFIG, MODEL, CARD = "config.json", "model.safetensors", "README.md"
 FORMAT, VERSION = "protovalue encoder", 1
@@ -209,8 +210,9 @@ def load_encoder(path: Path | str, device: str = "cpu") -> FrozenEncoder:
 
 
 def _make(config: _Config) -> Encoder:
-    """Build the network that a folder names, if it is known."""
-    return make_encoder(config.encoder, config.observation_shape, config.width, throwaway(), config.options)
+    """Build the network that a folder names, if it is known; what a user's own raises is told as its own."""
+    with user_code():
+        return make_encoder(config.encoder, config.observation_shape, config.width, throwaway(), config.options)
 
 
 def _check_shapes(config: _Config, folder: Path) -> None:

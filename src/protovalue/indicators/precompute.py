@@ -336,6 +336,8 @@ def all_scores(
         file.truncate(done * row)
         sums.truncate(done // PASS_BATCH * 4)
         for scores in _score_batches(states, function, done, device, quiet):
+            if scores.shape[1:] != (tasks,):
+                raise UserError(f"indicator: its scores are of shape {tuple(scores.shape)}, expected (N, {tasks})")
             batch = scores.numpy().astype("<f4").tobytes()
             file.write(batch)
             sums.write(zlib.crc32(batch).to_bytes(4, "little"))
@@ -466,7 +468,9 @@ def load_checked(
         if known is not None and about.indicator.name != name_of(known):
             raise UserError(f"{folder / ABOUT}: found {about.indicator.name}, expected {name_of(known)}")
         config = {**asdict(about.indicator), "name": known or about.indicator.name}
-        return indicator_from_config(config, load((folder / NETWORKS).read_bytes())), about
+        tensors = load((folder / NETWORKS).read_bytes())
+        with user_code():  # so that it is not taken for damage
+            return indicator_from_config(config, tensors), about
     except (SafetensorError, TypeError, ValueError, RuntimeError, OverflowError) as error:
         reason = " ".join(str(error).split())
         raise UserError(f"{folder / ABOUT}: the indicator cannot be made from it: {reason}") from error
