@@ -11,9 +11,12 @@ from gymnasium.spaces import Box, Discrete
 
 from protovalue.cli import main
 from protovalue.data.dataset import open_dataset
+from protovalue.encoder import load_encoder
 from protovalue.envs.registry import import_module_of, make, same
 from protovalue.errors import UserError
+from protovalue.files import read_json
 from protovalue.registry import env_file, env_name
+from protovalue.runs import read_run
 
 BOOL: Any = np.bool_  # Gymnasium takes any type of numpy, and says that it does not
 FILE = """
@@ -103,6 +106,28 @@ def test_a_file_that_was_not_typed_is_not_run(tmp_path: Path, monkeypatch: pytes
     assert not (tmp_path / "ran").exists()
     import_module_of("gym/./myenvs.py:Lamp-v0")
     assert (tmp_path / "ran").exists()
+
+
+def test_agents_see_what_the_encoder_saw(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    colours = FILE.replace("(4, 4)", "(12, 8, 3)")
+    (tmp_path / "myenvs.py").write_text(colours)
+    for words in (
+        "collect gym/myenvs.py:Lamp-v0 --resize 5 --grey --steps 40 --num-envs 2 --out data",
+        "pretrain --data data --out run --method random",
+        "online --encoder run --env gym/myenvs.py:Lamp-v0 --steps 12 --replay-min 5 --out online",
+        "evaluate online --env gym/myenvs.py:Lamp-v0 --episodes 1",
+        "dqn --env gym/myenvs.py:Lamp-v0 --resize 6 --steps 12 --replay-min 5 --out dqn",
+        "evaluate dqn --episodes 1",
+    ):
+        assert main(words.split()) == 0, words
+    assert open_dataset(tmp_path / "data").frame_shape == (5, 5)
+    assert load_encoder(tmp_path / "run").observation_shape == (1, 5, 5)
+    options = {"stack": 1, "max_steps": None, "resize": 5, "grey": True}
+    assert read_json(tmp_path / "online" / "evaluation.json")["env_options"] == options
+    config = read_run(tmp_path / "dqn")["config"]
+    assert (config["options"]["resize"], config["architecture"]) == (6, "minatar")
+    assert read_run(tmp_path / "run")["config"]["architecture"] == "minatar"  # by the size of a frame
 
 
 def test_what_is_not_there_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
