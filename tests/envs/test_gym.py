@@ -66,7 +66,7 @@ def _forget() -> Iterator[None]:
 
 def shows(space: Any, shown: Any, **options: Any) -> Any:
     """Register an environment that shows one thing, and make it."""
-    gymnasium.register("Shown-v0", lambda **_: Shown(space, shown), disable_env_checker=True)
+    gymnasium.register("Shown-v0", lambda **_: Shown(space, shown))
     try:
         return make("gym/Shown-v0", 1, **options)
     finally:
@@ -193,6 +193,19 @@ def test_an_observation_that_is_not_what_is_declared_is_refused(space: Any, show
     env._games[0]._env.unwrapped.shown = shown
     with pytest.raises(UserError, match="is not what its observation_space declares"):
         env.step(np.zeros(1, int))
+
+
+def test_a_wrong_observation_is_one_line_and_leaves_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Gymnasium, too, says nothing beside it."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "myenvs.py").write_text(FILE.replace("np.zeros((4, 4), np.uint8)", "np.zeros((4, 4)) + 0.5"))
+    assert main(["collect", "gym/myenvs.py:Lamp-v0", "--steps", "8", "--out", "data"]) == 2
+    said = capfd.readouterr().err
+    assert said.count("\n") == 1
+    assert "found float64 of shape (4, 4), expected uint8 of shape (4, 4)" in said
+    assert not (tmp_path / "data").exists()
 
 
 def test_grey_and_resized_frames_by_hand() -> None:

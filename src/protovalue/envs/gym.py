@@ -110,7 +110,10 @@ class Gym(Family):
         if registered in gymnasium.registry:
             _note_file(gymnasium.registry[registered].entry_point)
         try:
-            envs: list[gymnasium.Env[Any, Any]] = [gymnasium.make(registered) for _ in range(num_envs)]
+            # Gymnasium's own checker would warn, in many lines, of what is refused here.
+            envs: list[gymnasium.Env[Any, Any]] = [
+                gymnasium.make(registered, disable_env_checker=True) for _ in range(num_envs)
+            ]
         except (gymnasium.error.NameNotFound, gymnasium.error.NamespaceNotFound) as error:
             raise UserError(
                 f"environment {env_id!r}: {_line(error)}; {_how_to_register(registered, module)}"
