@@ -13,6 +13,7 @@ from protovalue.encoder import FrozenEncoder
 from protovalue.errors import UserError
 from protovalue.files import read_json
 from protovalue.nets.encoders import make_encoder
+from protovalue.pretrain import loop
 from protovalue.report import command as report_command
 from protovalue.study import command as study_command
 from tests.options.world import InTurn
@@ -151,3 +152,14 @@ def test_what_is_printed_of_a_data_set_and_an_encoder(tmp_path: Path) -> None:
         f"FrozenEncoder(random on minatar/breakout: observations (1, 10, 10, 4) -> 128 features, "
         f"{count:,} parameters, cpu)"
     )
+
+
+def test_the_trainer_below_is_quiet_too(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """A method's constructor computes the indicators, and is not told who asked for silence."""
+    protovalue.collect("minatar/breakout", out=tmp_path / "data", steps=64, num_envs=2, quiet=True)
+    for quiet in (True, False):
+        config = protovalue.PvnConfig(
+            data=(tmp_path / "data",), out=tmp_path / f"{quiet}", cache=tmp_path / f"cache-{quiet}", steps=1, tasks=3
+        )
+        loop.pretrain(config, quiet)
+        assert ("pvn cache list" in capfd.readouterr().err) is not quiet
