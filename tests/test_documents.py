@@ -67,12 +67,19 @@ SMALLER = {
     "report": "--draws 100 --features first",
     "report --paper": "",
     "list": "",
+    "cache list": "",
+    "cache clear": "",
 }
 LEARNED = [name for name in method_names() if name != "random"]
 FILLED = {"GAME": ["breakout"], "S": ["1"], "STEPS": ["40"], "BACKUP": ["mean", "max"], "NAME": LEARNED}
 INSTEAD = {
     "gs://rl_unplugged/": "cloud/rl_unplugged/",
     "gs://atari-replay-datasets/": "cloud/atari-replay-datasets/",
+    "steps=20_000, sticky": "steps=200, sticky",
+    "tasks=50, steps=1_000": "tasks=3, steps=2",
+    'seeds="0-2", steps=10_000': 'seeds="0-2", steps=40, replay_min=20',
+    "(agents, episodes=20)": "(agents, episodes=2)",
+    'out="data/grid-python", steps=2_000': 'out="data/grid-python", steps=100',
     "policy_kwargs=": "n_steps=8, policy_kwargs=",  # of PPO, whose default is 2,048 steps of each environment
     ".learn(100_000)": ".learn(64)",
     "studies/paper-main.toml": "studies/minatar-main.toml",
@@ -180,6 +187,7 @@ GIVEN: dict[str, list[Callable[[], None]]] = {
             ("adding-an-environment", "rooms.py"),
             ("adding-an-encoder", "wide.py"),
             ("adding-an-indicator", "pixel.py"),
+            ("your-environment", "myenvs.py"),
         )
     },
 }
@@ -259,8 +267,8 @@ def run_commands(block: Block) -> None:
 
 
 def run_python(block: Block, names: dict[str, Any]) -> None:
-    """Run a snippet with the names of those before it."""
-    if block.document in ELSEWHERE:
+    """Run a snippet with the names of those before it; one that is a file was run by the commands."""
+    if block.document in ELSEWHERE or any(path.read_text() == block.text for path in Path().glob("*.py")):
         return
     text = block.text
     for old, new in INSTEAD.items():
@@ -398,6 +406,8 @@ COMPLETE = {
     "report": "x",
     "bench": "x",
     "demo": "",
+    "cache list": "",
+    "cache clear": "",
     "list": "",
 }
 STANDS_FOR = {

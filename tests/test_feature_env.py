@@ -14,6 +14,7 @@ import protovalue
 from protovalue.data.collect import collect
 from protovalue.data.config import CollectConfig
 from protovalue.encoder import FrozenEncoder
+from protovalue.envs.probe import random_observations
 from protovalue.errors import UserError
 from protovalue.feature_env import FeatureEnv
 from protovalue.nets.encoders import make_encoder
@@ -88,6 +89,7 @@ def test_stable_baselines3_trains_on_it_unchanged(encoder: FrozenEncoder) -> Non
         before = [p.detach().clone() for p in agent.policy.parameters()]
         agent.learn(300)
         assert agent.num_timesteps >= 300
+        assert agent.ep_info_buffer, "ep_rew_mean has nothing to be the mean of"
         assert any(not torch.equal(a, b) for a, b in zip(before, agent.policy.parameters(), strict=True))
         action, _ = agent.predict(env.reset(), deterministic=True)
         assert action.shape == (2,)
@@ -180,6 +182,12 @@ def test_stable_baselines3_sees_the_same_steps(scripted: tuple[FeatureEnv, Froze
     (first, none), (also_none, second), nothing = (infos for *_, infos in found)
     assert (none, also_none, nothing) == ({}, {}, [{}, {}])
     assert (first["TimeLimit.truncated"], second["TimeLimit.truncated"]) == (False, True)
+    # the first episode of each: rewards 0.5; -0.5 and -1.0. Of the last step no episode ends.
+    assert [{**info["episode"], "t": 0} for info in (first, second)] == [
+        {"r": 0.5, "l": 1, "t": 0},
+        {"r": -1.5, "l": 2, "t": 0},
+    ]
+    assert 0 <= first["episode"]["t"] <= second["episode"]["t"]
     for info, value in ((first, 30), (second, 80)):
         expected = inner.features(Scripted().obs(value, value)).numpy()[0]
         np.testing.assert_allclose(info["terminal_observation"], expected, rtol=1e-5, atol=1e-6)
@@ -192,6 +200,45 @@ def test_stable_baselines3_sees_the_same_steps(scripted: tuple[FeatureEnv, Froze
     assert not env.env.closed
     adapter.close()
     assert env.env.closed
+
+
+def test_returns_of_episodes_begin_again(scripted: tuple[FeatureEnv, FrozenEncoder]) -> None:
+    """After an end, and after a reset in the middle of an episode."""
+    env, _ = scripted
+    adapter = env.to_sb3()
+    adapter.reset()
+    adapter.step(np.zeros(2, int))  # the second is in the middle of an episode
+    adapter.reset()
+    *_, infos = adapter.step(np.zeros(2, int))  # its rewards are 1 and -1, at t = 2, where the second ends
+    assert (infos[1]["episode"]["r"], infos[1]["episode"]["l"]) == (-1.0, 1)
+
+
+@pytest.mark.filterwarnings("error")
+def test_stable_baselines3_evaluates_without_a_warning(encoder: FrozenEncoder) -> None:
+    from stable_baselines3 import DQN
+    from stable_baselines3.common.evaluation import evaluate_policy
+
+    env = protovalue.FeatureEnv(protovalue.make("minatar/breakout", 2, max_steps=5), encoder, scale="rms").to_sb3()
+    agent = DQN("MlpPolicy", env, policy_kwargs={"net_arch": []}, device="cpu", buffer_size=100)
+    _, lengths = evaluate_policy(agent, env, n_eval_episodes=4, return_episode_rewards=True)
+    assert isinstance(lengths, list)
+    assert max(lengths) <= 5
+
+
+def test_the_scale_rms_is_that_of_pvn_online(encoder: FrozenEncoder) -> None:
+    """With what the encoder's folder says or, for one that says nothing, on observations of the environment."""
+    env = protovalue.make("minatar/breakout", 2)
+    obs, _ = env.reset(seed=0)
+    plain = encoder.features(obs).numpy()
+    measured = float(encoder.features(random_observations(env)).square().mean().sqrt())
+    np.testing.assert_allclose(protovalue.FeatureEnv(env, encoder, "rms").features(obs), plain / measured, rtol=1e-5)
+    said = FrozenEncoder(encoder.encoder, {"summary": {"feature_rms": 0.5}})
+    np.testing.assert_allclose(protovalue.FeatureEnv(env, said, "rms").features(obs), plain * 2, rtol=1e-5)
+    with pytest.raises(UserError, match="scale: found mean, expected more than 0, or rms"):
+        protovalue.FeatureEnv(env, encoder, "mean")  # type: ignore[arg-type]
+    small = FrozenEncoder(make_encoder("minatar", (1, 10, 10), 1, torch.Generator()), {})
+    with pytest.raises(UserError, match="scale: found rms with an encoder that has no feature_rms in its summary"):
+        protovalue.FeatureEnv(Scripted(), small, "rms")
 
 
 def test_a_single_environment_is_seeded_too(encoder: FrozenEncoder) -> None:

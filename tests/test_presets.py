@@ -29,6 +29,7 @@ from protovalue.flags import parse
 from protovalue.online.config import DqnConfig, OnlineConfig
 from protovalue.presets import TABLES, Preset, Presets, SameAs, in_brackets, resolved
 from protovalue.pretrain.methods import method_class, method_names
+from protovalue.pretrain.pvn import PvnConfig
 from tests.documents import ROOT
 
 ALL = [
@@ -196,6 +197,28 @@ def test_every_preset_field_has_a_value() -> None:
                 for game in games:
                     made = resolved(config(**given, preset=preset), game)
                     assert not [one.name for one in fields(made) if getattr(made, one.name) is PRESET]
+
+
+@pytest.mark.parametrize("preset", ["paper", "small"])
+def test_the_encoder_is_chosen_by_the_size_of_a_frame(preset: Any) -> None:
+    def chosen(env: str, *frame: int, **given: Any) -> tuple[str, str]:
+        pretrain = resolved(PvnConfig(out=Path(), preset=preset, **given), env, frame)
+        dqn = resolved(DqnConfig(out=Path(), env=env, preset=preset, **given), env, frame)
+        return pretrain.architecture, dqn.architecture
+
+    small, large = ("minatar", "minatar"), ("impala", "nature")
+    frame: tuple[int, ...]
+    for frame in ((12, 12, 3), (3, 24), (24, 24), (5, 9, 1)):
+        assert chosen("gym/Grid-v0", *frame) == small, frame
+        assert chosen("rooms/small", *frame) == small, frame
+    for frame in ((25, 24), (24, 25, 3), (84, 84), (210, 160, 3), (2, 24), (24, 2), (7,), ()):
+        assert chosen("gym/Grid-v0", *frame) == large, frame
+    assert chosen("gym/Grid-v0", 12, 12, architecture="impala") == ("impala", "impala")
+    for frame in ((10, 10, 4), ()):  # as before
+        assert chosen("minatar/breakout", *frame) == small
+    assert chosen("atari/Pong", 84, 84) == large
+    with_frame = resolved(PvnConfig(out=Path(), preset=preset), "minatar/breakout", (10, 10, 4))
+    assert with_frame == resolved(PvnConfig(out=Path(), preset=preset), "minatar/breakout")
 
 
 def test_the_page_of_presets_is_what_the_command_prints(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,10 +1,12 @@
 """A file of the user's that goes wrong is named with its own lines, as one line, wherever it is called from."""
 
+import re
 import sys
 from pathlib import Path
 
 import pytest
 
+import protovalue
 from protovalue.cli import main
 from protovalue.data.collect import collect
 from protovalue.data.config import CollectConfig
@@ -38,6 +40,45 @@ class Mine(Bc):
         return sample["nothing"]
 
 METHOD = Mine
+"""
+
+
+ENCODER = """
+from protovalue.nets.minatar import MinatarEncoder
+
+class Mine(MinatarEncoder):
+    def __init__(self, observation_shape, width, generator):
+        super().__init__(observation_shape, width, generator)
+        if AGAIN:
+            raise RuntimeError("only once")
+
+AGAIN = False
+ENCODER = Mine
+"""
+FAMILY = """
+import numpy as np
+from protovalue.envs.base import Family, Game, PythonEnv
+
+class Door(Game):
+    def reset(self, seed):
+        return np.zeros((4, 4), np.bool_)
+
+    def step(self, action):
+        return WHAT
+
+    def save_state(self):
+        return None
+
+class Doors(Family):
+    games = ("one",)
+
+    def __init__(self, stack: int = 1, max_steps: int = 5):
+        pass
+
+    def make(self, env_id, game, num_envs):
+        return PythonEnv(env_id, self.options, [Door() for _ in range(num_envs)], (4, 4), np.bool_, 2)
+
+ENVIRONMENT = Doors
 """
 
 
@@ -125,3 +166,75 @@ def test_a_method_that_raises_in_the_middle_of_a_run(
     error = capsys.readouterr().err.strip().splitlines()[-1]
     said = "this file of yours raised KeyError: 'nothing' (line 7: return sample[\"nothing\"])"
     assert error == f"pvn: {tmp_path / 'mine.py'}: {said}"
+
+
+def last_line(capsys: pytest.CaptureFixture[str]) -> str:
+    return capsys.readouterr().err.strip().splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (
+            "    def sample(self, step):\n        return step / 0\n",
+            "ZeroDivisionError: division by zero (line 7: ",
+        ),
+        ("    def after_step(self):\n        [][1]\n", "IndexError: list index out of range (line 7: [][1])"),
+        ("    def finish(self):\n        raise OSError('no\\nwhere')\n", "OSError: no where (line 7: raise OSError("),
+    ],
+)
+def test_any_part_of_a_method(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], body: str, said: str
+) -> None:
+    """Also what is called in another thread, as `sample` is."""
+    head = METHOD.partition("    def loss")[0]
+    (tmp_path / "mine.py").write_text(f"{head}{body}METHOD = Mine\n")
+    words = f"pretrain --method {tmp_path}/mine.py --data {data} --out {tmp_path}/run --steps 1 --threads 1"
+    assert main(words.split()) == 2
+    assert last_line(capsys).startswith(f"pvn: {tmp_path}/mine.py: this file of yours raised {said}")
+
+
+def test_a_loss_that_is_none(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for returned, said in (
+        ('sample["action"].sum()', "a tensor of shape ()"),
+        ('sample["action"], {}', "(a tensor of shape (256,), a dict)"),
+        ("None", "a NoneType"),
+    ):
+        (tmp_path / "mine.py").write_text(METHOD.replace('sample["nothing"]', returned))
+        words = f"pretrain --method {tmp_path}/mine.py --data {data} --out {tmp_path}/run --steps 1 --threads 1"
+        assert main(words.split()) == 2
+        assert f"mine.py: its loss returned {said}, expected a scalar tensor and a dict" in last_line(capsys)
+
+
+def test_an_encoder_that_raises_when_it_is_loaded(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its folder is not damaged, its code is."""
+    (tmp_path / "mine.py").write_text(ENCODER)
+    words = f"pretrain --method random --data {data} --architecture {tmp_path}/mine.py --out {tmp_path}/run"
+    assert main(words.split()) == 0
+    (tmp_path / "mine.py").write_text(ENCODER.replace("AGAIN = False", "AGAIN = True"))
+    words = f"online --encoder {tmp_path}/run --code {tmp_path}/mine.py --steps 9 --replay-min 5 --out {tmp_path}/o"
+    assert main(words.split()) == 2
+    said = f"{tmp_path}/mine.py: this file of yours raised RuntimeError: only once (line 8: raise RuntimeError("
+    assert said in last_line(capsys)
+
+
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        ("self.nothing", "doors.py: this file of yours raised AttributeError: 'Door' object has no attribute 'nothing' "
+         "(line 10: return self.nothing)"),
+        ("np.zeros((4, 4)), 0.0, False, False", "environment 'doors/one': found a frame of shape (4, 4) float64, "
+         "expected (4, 4) bool, as it declares"),
+        ("np.zeros(4, np.bool_), 0.0, False, False", "found a frame of shape (4,) bool, expected (4, 4) bool, as it"),
+        ("[[0] * 4] * 4, 0.0, False, False", "found a frame of shape None list, expected (4, 4) bool, as it declares"),
+    ],
+)  # fmt: skip
+def test_an_environment_of_a_family(tmp_path: Path, capsys: pytest.CaptureFixture[str], what: str, said: str) -> None:
+    """Also from Python: what it says is the same."""
+    (tmp_path / "doors.py").write_text(FAMILY.replace("WHAT", what))
+    assert main(f"collect {tmp_path}/doors.py/one --steps 9 --out {tmp_path}/data".split()) == 2
+    assert said in last_line(capsys)
+    with pytest.raises(UserError, match=re.escape(said)):
+        protovalue.collect(f"{tmp_path}/doors.py/one", steps=9, out=tmp_path / "again", quiet=True)

@@ -111,6 +111,16 @@ COMMANDS = {
         "protovalue.report.command:report_command",
         "Write tables, figures and a page about finished runs.",
     ),
+    "cache list": Command(
+        "protovalue.caches:CacheListConfig",
+        "protovalue.caches:cache_list",
+        "List what was computed once per data set, with its size.",
+    ),
+    "cache clear": Command(
+        "protovalue.caches:CacheClearConfig",
+        "protovalue.caches:cache_clear",
+        "Remove what was computed once per data set.",
+    ),
     "list": Command(
         "protovalue.listing:ListConfig",
         "protovalue.listing:list_command",

@@ -5,32 +5,30 @@ from pathlib import Path
 
 from protovalue.data.collect import collect
 from protovalue.data.config import CollectConfig
-from protovalue.data.dataset import open_dataset
+from protovalue.data.dataset import Dataset, open_dataset
 from protovalue.online.config import DqnConfig
 from protovalue.presets import resolved
 
 
 def collect_command(config: CollectConfig) -> None:
     """Collect, and say what there is now."""
-    if config.policy == "random":
-        data = collect(config)
-        then = f"look at it: pvn data info {config.out} --picture frames.png"
-    else:
-        agent = config.out.with_name(f"{config.out.name}-agent")
-        _record_training(config, agent)
-        data = open_dataset(config.out)
-        then = f"the agent: pvn evaluate {agent}; its iterations: pvn data info {config.out}"
+    data = collect_as(config)
+    then = f"look at it: pvn data info {config.out} --picture frames.png"
+    if config.policy == "dqn":
+        then = f"the agent: pvn evaluate {_agent(config)}; its iterations: pvn data info {config.out}"
     print(f"{config.out}: {data.num_transitions:,} transitions of {data.env_id} in {data.num_episodes:,} episodes")
     print(then)
 
 
-def _record_training(config: CollectConfig, agent: Path) -> None:
-    """Train a DQN in the folder `agent` and keep all of its transitions."""
+def collect_as(config: CollectConfig, quiet: bool = False) -> Dataset:
+    """Collect with the policy that `config` names; return the data set."""
+    if config.policy == "random":
+        return collect(config, quiet)
     from protovalue.online.dqn import act_and_train  # here and not above, because it imports torch
 
-    seeds = str(config.seed)
+    out, seeds = _agent(config), str(config.seed)
     training = DqnConfig(
-        env=config.env, out=agent, record=config.out, steps=config.steps, seeds=seeds, options=config.options
+        env=config.env, out=out, record=config.out, steps=config.steps, seeds=seeds, options=config.options
     )
     first = resolved(training, config.env).first_update
     if config.steps < first:
@@ -39,4 +37,10 @@ def _record_training(config: CollectConfig, agent: Path) -> None:
             f"RANDOM PLAY (`pvn dqn --record` has --replay-min and the rest of its settings)",
             file=sys.stderr,
         )
-    act_and_train(training)
+    act_and_train(training, quiet)
+    return open_dataset(config.out)
+
+
+def _agent(config: CollectConfig) -> Path:
+    """Return the folder of the DQN whose training is recorded."""
+    return config.out.with_name(f"{config.out.name}-agent")

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, dataclass, fields
+from pathlib import Path
 from typing import Any, ClassVar, Self, get_args, get_type_hints
 
 from protovalue.errors import UserError
@@ -164,7 +165,14 @@ class Settings:
     """Flags that had another name once, with what they are called now."""
 
     def __post_init__(self) -> None:
-        """Check every number against its range, and that nothing is given that does not apply."""
+        """Check every number against its range, and that nothing is given that does not apply; paths may be text."""
+        for name, several in _path_fields(type(self)).items():
+            value = getattr(self, name)
+            if several:
+                listed = (value,) if isinstance(value, str | Path) else value
+                object.__setattr__(self, name, tuple(Path(one) for one in listed))
+            elif isinstance(value, str):
+                object.__setattr__(self, name, Path(value))
         for name, allowed in ranges(type(self)).items():
             value = getattr(self, name)
             require(value is None or value is PRESET or value in allowed, flag(name), value, str(allowed))
@@ -178,6 +186,16 @@ class Settings:
 
     def check_given(self, given: Self) -> None:
         """Refuse, once all values are known, what only then is seen not to go together; `given` is as it was before."""
+
+
+def _path_fields(config: type[Any]) -> dict[str, bool]:
+    """Return the fields that are paths, and of each whether it is several."""
+    hints = get_type_hints(config)
+    return {
+        one.name: hints[one.name] == tuple[Path, ...]
+        for one in fields(config)
+        if hints[one.name] in (Path, Path | None, tuple[Path, ...])
+    }
 
 
 def _marks(config: type[Any]) -> dict[str, tuple[Any, ...]]:

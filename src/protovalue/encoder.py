@@ -24,6 +24,7 @@ from protovalue.nets.layers import ObservationShapeError
 from protovalue.randomness import throwaway
 from protovalue.registry import name_of
 from protovalue.schema import checked, require
+from protovalue.user_code import user_code
 
 CONFIG, MODEL, CARD = "config.json", "model.safetensors", "README.md"
 FORMAT, VERSION = "protovalue encoder", 1
@@ -95,10 +96,15 @@ class FrozenEncoder(nn.Module):
         return cast("Tensor", self.encoder(obs))
 
     @torch.inference_mode()
-    def features(self, obs: NDArray[Any] | Tensor) -> Tensor:
-        """Return the features (N, k) of observations, computed on the encoder's own device."""
+    def features(self, obs: NDArray[Any] | Tensor | Sequence[Any]) -> Tensor:
+        """Return the features (N, k) of N observations, computed on the encoder's own device.
+
+        A list of observations is stacked. One observation alone is refused: `obs[None]` is a batch of one.
+        """
         device = next(self.parameters()).device
-        tensor = torch.from_numpy(np.ascontiguousarray(obs)) if isinstance(obs, np.ndarray) else obs
+        tensor = obs if isinstance(obs, Tensor) else torch.from_numpy(np.ascontiguousarray(_batch(obs)))
+        if tuple(tensor.shape[1:]) != self.observation_shape:
+            raise UserError(_wrong_shape(tuple(tensor.shape), self.observation_shape))
         with threads_for(len(tensor) * self.flops):
             return cast("Tensor", self(tensor.to(device)))
 
@@ -107,9 +113,45 @@ class FrozenEncoder(nn.Module):
         """Floating-point operations of one observation's features."""
         return forward_flops(self.encoder)
 
+    def __repr__(self) -> str:
+        """Say what it is in one line."""
+        method, env = self.about.get("method") or "unknown method", self.about.get("env_id") or "unknown environment"
+        count = sum(parameter.numel() for parameter in self.parameters())
+        return (
+            f"FrozenEncoder({method} on {env}: observations {self.observation_shape} -> {self.num_features} features, "
+            f"{count:,} parameters, {next(self.parameters()).device})"
+        )
+
     def train(self, mode: bool = True) -> Self:
         """Stay in evaluation mode: frozen is frozen."""
         return super().train(False)
+
+
+def _batch(obs: NDArray[Any] | Sequence[Any]) -> NDArray[Any]:
+    """Stack a list of observations; an array is one already."""
+    if isinstance(obs, np.ndarray):
+        return obs
+    if not isinstance(obs, list | tuple) or not obs:
+        raise UserError(f"observations: found {type(obs).__name__}, expected an array, a tensor or a list of arrays")
+    parts = [np.asarray(one) for one in obs]
+    shapes = {part.shape for part in parts}
+    if len(shapes) > 1:
+        raise UserError(f"observations: found shapes {sorted(shapes)} in one list, expected all alike")
+    return np.stack(parts)
+
+
+def _wrong_shape(found: tuple[int, ...], expected: tuple[int, ...]) -> str:
+    """Say what a batch must look like, and how one is made of what was given."""
+    text = f"observations: found shape {found}, expected (N, {', '.join(map(str, expected))})"
+    if found == expected:
+        return f"{text}: this is one observation; obs[None] is a batch of one"
+    if found == expected[1:]:
+        return (
+            f"{text}: this is one frame; {'frame[None, None]' if expected[0] == 1 else 'a stack of them'} is expected"
+        )
+    if expected[0] == 1 and found[1:] == expected[1:]:
+        return f"{text}: these are frames without a stack; frames[:, None] has one"
+    return text
 
 
 def save_encoder(
@@ -177,8 +219,9 @@ def load_encoder(path: Path | str, device: str = "cpu") -> FrozenEncoder:
 
 
 def _make(config: _Config) -> Encoder:
-    """Build the network that a folder names, if it is known."""
-    return make_encoder(config.encoder, config.observation_shape, config.width, throwaway(), config.options)
+    """Build the network that a folder names, if it is known; what a user's own raises is told as its own."""
+    with user_code():
+        return make_encoder(config.encoder, config.observation_shape, config.width, throwaway(), config.options)
 
 
 def _check_shapes(config: _Config, folder: Path) -> None:

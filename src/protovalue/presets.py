@@ -1,7 +1,7 @@
 """All numbers that commands take where none is given: by stage, preset and environment, each with its source."""
 
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, TypeVar
 
@@ -25,17 +25,23 @@ class SameAs:
 
 
 Presets = Mapping[tuple[str, str], Preset]
-"""By the name of the preset and the environments it is for: "*" is all, then a family, then one environment."""
+"""By the name of the preset and the environments it is for: "*" is all, then those of small frames, then a family, then
+one environment."""
+
+LEAST, MOST = 3, 24
+SMALL_FRAMES = f"frames up to {MOST}x{MOST}"
+"""For whom the network of MinAtar's authors is: it needs 3 x 3 pixels, and of 24 x 24 Impala's three poolings would
+leave 3 x 3, too little to say where something stands."""
 
 
-def resolved(config: C, env: str) -> C:
-    """Return `config` with every setting set, by its preset and the environment.
+def resolved(config: C, env: str, frame: Sequence[int] = ()) -> C:
+    """Return `config` with every setting set, by its preset, the environment and the shape of a frame, if it is known.
 
     A setting that does not apply, such as the atoms of an agent without a distribution, is None.
     """
     values: dict[str, Any] = {}
     for table in config.presets:
-        for preset in _for(table, getattr(config, "preset", ""), env):
+        for preset in _for(table, getattr(config, "preset", ""), env, frame):
             values |= preset.values
     missing = [one.name for one in fields(config) if getattr(config, one.name) is PRESET]
     dependent = config.dependent()
@@ -53,10 +59,11 @@ def resolved(config: C, env: str) -> C:
     return result
 
 
-def _for(table: Presets, preset: str, env: str) -> Iterator[Preset]:
+def _for(table: Presets, preset: str, env: str, frame: Sequence[int]) -> Iterator[Preset]:
     """Go through the entries for an environment, the most special one last."""
+    small = len(frame) > 1 and min(frame[:2]) >= LEAST and max(frame[:2]) <= MOST
     for name in ("*", preset):
-        for whom in ("*", env.partition("/")[0], env):
+        for whom in ("*", *([SMALL_FRAMES] if small else []), env.partition("/")[0], env):
             if (name, whom) in table:
                 yield table[name, whom]
 
@@ -96,14 +103,17 @@ def _text(value: Any) -> str:
 PAPER_PRETRAINING = 'the paper\'s table "PVN Hyperparameters"'
 PAPER_ONLINE = 'the paper\'s table "Online Hyperparameters"'
 SMALL = "chosen on MinAtar's games, docs/results.md"
+SMALL_NETWORK = "frames that are too small for three poolings"
 MACHINE_SIZE = "what a small machine can do"
 
 PRETRAIN: Presets = {
     ("*", "*"): Preset(PAPER_PRETRAINING, batch_size=256),
     # 1,562,500 steps of 256 transitions: 400 million samples, eight times the 50 million of a data set.
     ("paper", "*"): Preset(PAPER_PRETRAINING, architecture="impala", width=8, steps=1_562_500, learning_rate=1e-4),
+    ("paper", SMALL_FRAMES): Preset(SMALL_NETWORK, architecture="minatar"),
     ("paper", "minatar"): Preset("frames of 10x10 cells", architecture="minatar"),
     ("small", "*"): Preset(MACHINE_SIZE, architecture="impala", width=1, steps=10_000, learning_rate=1e-4),
+    ("small", SMALL_FRAMES): Preset(SMALL_NETWORK, architecture="minatar"),
     ("small", "minatar"): Preset(SMALL, architecture="minatar", steps=5_000, learning_rate=1e-3),
 }
 
@@ -176,6 +186,7 @@ DQN: Presets = {
     ("*", "*"): Preset(
         "Dopamine's DQN", **_AGENTS, architecture="nature", epsilon_start=1.0, iterations=50
     ),
+    ("*", SMALL_FRAMES): Preset(SMALL_NETWORK, architecture="minatar"),
     ("*", "minatar"): Preset("frames of 10x10 cells", architecture="minatar"),
     # Its target network is copied every 8,000 agent steps: with an update every 4 steps, 2,000 updates.
     ("paper", "*"): Preset(

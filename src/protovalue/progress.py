@@ -2,11 +2,33 @@
 
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from types import TracebackType
 from typing import Self
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+_silent: ContextVar[bool] = ContextVar("_silent", default=False)
+
+
+@contextmanager
+def silenced() -> Iterator[None]:
+    """Show no progress from here on: for bars that are made far below whoever was asked to be quiet."""
+    before = _silent.set(True)
+    try:
+        yield
+    finally:
+        _silent.reset(before)
+
+
+def say(line: str) -> None:
+    """Print a line about what is done, beside the bars and silent where they are."""
+    if not _silent.get():
+        print(line, file=sys.stderr, flush=True)
+
 
 LOG_EVERY = 10.0  # seconds between lines when the output is not a terminal
 
@@ -19,6 +41,7 @@ class ProgressBar:
     """
 
     def __init__(self, label: str, total: int, unit: str, done: int = 0, quiet: bool = False, eta: bool = True) -> None:
+        quiet = quiet or _silent.get()
         self._label, self._total, self._unit, self._quiet, self._eta = label, total, unit, quiet, eta
         self._first = self._done = done
         self._start = self._last_line = time.monotonic()

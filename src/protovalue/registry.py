@@ -23,6 +23,7 @@ from protovalue.errors import UserError, unknown
 from protovalue.user_code import module_name, run_file
 
 _FILE = re.compile(r"(?P<path>.*\.py)(?::(?P<name>[A-Za-z_]\w*))?", re.DOTALL)
+_GYM = re.compile(r"gym/(?P<path>.*\.py):(?P<id>[^:]+)", re.DOTALL)
 _GAME = re.compile(r"(?P<file>.*\.py(?::[A-Za-z_]\w*)?)/(?P<game>[^/]+)", re.DOTALL)
 
 
@@ -55,8 +56,21 @@ def split_env(env_id: str) -> tuple[str, str]:
     return family, game
 
 
+def env_file(env_id: str) -> str | None:
+    """Return the user's file that an environment is of: `path.py/GAME`, or `gym/path.py:ID`."""
+    registered = _GYM.fullmatch(env_id)
+    family = split_env(env_id)[0]
+    return registered["path"] if registered is not None else family if is_file(family) else None
+
+
 def env_name(env_id: str) -> str:
-    """Return the name by which an environment is recorded: `maze/small` of `path/to/maze.py/small`."""
+    """Return the name by which an environment is recorded: `maze/small` of `path/to/maze.py/small`.
+
+    One that a file registers with Gymnasium is `gym/ID` of `gym/path/to/file.py:ID`.
+    """
+    registered = _GYM.fullmatch(env_id)
+    if registered is not None:
+        return f"gym/{registered['id']}"
     family, game = split_env(env_id)
     return f"{name_of(family)}/{game}" if game else env_id
 
@@ -158,6 +172,11 @@ class Registry:
         where, name = self.base.split(":")
         base: type[Any] = getattr(importlib.import_module(where), name)
         return base
+
+
+def run_once(path: Path, flag: str) -> None:
+    """Run a file that the user named for what it does, such as registering an environment; once for its contents."""
+    _run(path, flag)
 
 
 def load_code(path: Path | str) -> None:

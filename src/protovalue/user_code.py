@@ -47,11 +47,30 @@ def user_code(path: Path | None = None) -> Iterator[None]:
     except UserError:
         raise
     except (Exception, SystemExit) as error:
-        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in _run]
+        frames = _frames(error)
         if path is None and not frames:
             raise
-        where = _run[frames[-1].filename] if path is None else path
-        raise UserError(f"{where}: this file of yours raised {_what(error)}{_lines(error, frames)}") from error
+        raise _of_file(error, frames, path) from error
+
+
+def known_file(path: Path) -> None:
+    """Count a file as the user's that was not run from here: the module of an environment that Gymnasium made."""
+    _run.setdefault(str(path), path)
+
+
+def raised_in(what: str, error: Exception) -> UserError:
+    """Tell what the user's own code raised: with the lines of their file or, if none was reached, by what it is of."""
+    frames = _frames(error)
+    return _of_file(error, frames) if frames else UserError(f"{what}: {_what(error)}")
+
+
+def _frames(error: BaseException) -> list[traceback.FrameSummary]:
+    return [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in _run]
+
+
+def _of_file(error: BaseException, frames: list[traceback.FrameSummary], path: Path | None = None) -> UserError:
+    where = _run[frames[-1].filename] if path is None else path
+    return UserError(f"{where}: this file of yours raised {_what(error)}{_lines(error, frames)}")
 
 
 def _what(error: BaseException) -> str:

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 
+from protovalue.caches import default_cache
 from protovalue.data.collect import collect
 from protovalue.data.config import CollectConfig
 from protovalue.data.dataset import Dataset
@@ -110,18 +111,20 @@ def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/somebody")
     monkeypatch.delenv("PROTOVALUE_CACHE", raising=False)
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    assert precompute.default_cache() == Path("/home/somebody/.cache/protovalue/indicators")
+    assert default_cache() == Path("/home/somebody/.cache/protovalue/indicators")
     monkeypatch.setenv("XDG_CACHE_HOME", "/caches")
-    assert precompute.default_cache() == Path("/caches/protovalue/indicators")
+    assert default_cache() == Path("/caches/protovalue/indicators")
     monkeypatch.setenv("PROTOVALUE_CACHE", "~/mine")
-    assert precompute.default_cache() == Path("/home/somebody/mine/indicators")
+    assert default_cache() == Path("/home/somebody/mine/indicators")
 
 
 def test_progress_is_told_unless_quiet(data: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     indicator_rewards(data, HASH, tmp_path / "quiet", quiet=True)
     assert capsys.readouterr().err == ""
     indicator_rewards(data, HASH, tmp_path / "told")
-    assert capsys.readouterr().err.startswith("indicators: 1,200/1,200 states, ")
+    before, after = capsys.readouterr().err.splitlines()
+    assert before.startswith("indicators: 13 tasks on 1,200 states: 0.0 MiB, in ")
+    assert after.startswith("indicators: 1,200/1,200 states, ")
 
 
 @pytest.mark.parametrize(("tasks", "width"), [(8, 1), (9, 2), (16, 2), (17, 3)])

@@ -18,6 +18,7 @@ from protovalue.envs.registry import make
 from protovalue.errors import UserError
 from protovalue.evaluate.config import EvaluateConfig
 from protovalue.evaluate.episodes import evaluate_run
+from protovalue.feature_env import feature_scale
 from protovalue.nets.encoders import make_encoder
 from protovalue.online import linear_dqn
 from protovalue.online.agent import Rule
@@ -90,8 +91,8 @@ def test_the_feature_scale_is_the_encoder_s_own_or_a_random_policy_s(encoder: Pa
     assert read_run(none)["config"]["feature_divisor"] == 1.0
     env = make("minatar/breakout")
     random = linear_dqn.find_encoder("random:minatar:1:5", env)
-    scale = linear_dqn.feature_scale(random, env)
-    assert scale == linear_dqn.feature_scale(random, env)
+    scale = feature_scale(random, env)
+    assert scale == feature_scale(random, env)
     obs = random_observations(env)
     assert obs.shape == (512, 1, 10, 10, 4)
     assert scale == pytest.approx(float(random.features(obs).square().mean().sqrt()))
@@ -322,9 +323,9 @@ def test_features_that_are_all_zero_have_no_scale(monkeypatch: pytest.MonkeyPatc
     for parameter in random.parameters():
         parameter.zero_()
     with pytest.raises(UserError, match="--feature-scale: the encoder's features are all zero on its data, expected"):
-        linear_dqn.feature_scale(random, env)
+        feature_scale(random, env)
     random.about["summary"] = {"feature_rms": 1e-6}
-    assert linear_dqn.feature_scale(random, env) == 1e-6
+    assert feature_scale(random, env) == 1e-6
 
 
 def test_the_observations_of_the_random_policy(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,11 +22,13 @@ VALUES: dict[str, Any] = {
     "frameskip": 2,
     "noop_max": 9,
     "episodic_life": True,
+    "resize": 12,
+    "grey": True,
 }
 HAS = {
     "minatar": {"actions", "sticky", "stack", "max_steps"},
-    "gym": {"stack", "max_steps"},
-    "atari": set(NAMES),
+    "gym": {"stack", "max_steps", "resize", "grey"},
+    "atari": set(NAMES) - {"resize", "grey"},
 }
 
 
@@ -64,7 +66,11 @@ def handed_on(command: str, name: str) -> Check:
     words = COMMANDS[command].replace("ENV", ENVS[family]) + (f" {flag}" if value is True else f" {flag} {value}")
 
     def check(world: World) -> None:
-        if name in HAS[family]:
+        if command == "import minari" and name in ("resize", "grey"):  # the data are as they are, and must fit
+            refused(words, {"resize": "expected (12, 12) uint8", "grey": "option grey: found uint8 frames"}[name])(
+                world
+            )
+        elif name in HAS[family]:
             assert kept(command, world.good(words))[name] == value
         else:
             refused(words, f"unknown option for {ENVS[family]} '{name}'")(world)

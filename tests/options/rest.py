@@ -301,12 +301,29 @@ def _demo(world: World) -> None:
     assert asked == {name: ran.out / place for name, place in names.items()}
 
 
+def _cache(world: World) -> None:
+    """tests/test_caches.py has all that they do."""
+    cache = world["out"]
+    for name in ("a" * 32, "b" * 32):
+        (cache / name).mkdir(parents=True)
+    assert world.good(f"cache list --cache {cache}").printed.count(" damaged\n") == 2
+    assert world.good("cache list").printed.count(" damaged\n") == 0
+    world.good(f"cache clear --cache {cache} aaaa")
+    assert [path.name for path in cache.iterdir()] == ["b" * 32]
+    world.good("cache clear")
+    assert [path.name for path in cache.iterdir()] == ["b" * 32]
+    refused(f"cache clear --cache {cache} aaaa", "NAMES: found 'aaaa', which 0 entries")(world)
+
+
 CHECKS: dict[tuple[str, str], Check] = {
     **STUDIES,
     **REPORTS,
     **TABULAR,
     ("list", "kind"): differ("list encoders", "list methods", printed),
     ("list", "name"): differ("list encoders impala", "list encoders {wide}", printed),
+    ("cache list", "cache"): _cache,
+    ("cache clear", "cache"): _cache,
+    ("cache clear", "names"): _cache,
     ("bench", "name"): _bench,
     ("bench", "quick"): _bench,
     ("demo", "out"): _demo,

@@ -9,6 +9,7 @@ import protovalue
 from protovalue.cli import main
 from protovalue.data.collect import collect
 from protovalue.data.config import CollectConfig
+from protovalue.feature_env import feature_scale
 from protovalue.nets.statistics import feature_statistics
 from protovalue.online import linear_dqn
 from protovalue.pretrain.loop import pretrain, probe_of
@@ -37,7 +38,7 @@ def test_from_an_environment_on_the_command_line(tmp_path: Path, capsys: pytest.
     # The same number as that of the encoder that `pvn online --encoder random:minatar:1` makes for itself.
     games = protovalue.make("minatar/space_invaders", 2)
     itself = linear_dqn.find_encoder("random:minatar:1", games)
-    assert linear_dqn.feature_scale(itself, games) == pytest.approx(done["feature_rms"])
+    assert feature_scale(itself, games) == pytest.approx(done["feature_rms"])
 
     env = protovalue.FeatureEnv(games, encoder, scale=encoder.about["summary"]["feature_rms"])
     obs, _ = env.reset(seed=0)

@@ -35,7 +35,7 @@ class CollectConfig(Settings):
     """
 
     env: Annotated[Positional[str], SUBJECT]
-    """Environment: minatar/GAME, atari/Game or gym/ID."""
+    """Environment: minatar/GAME, atari/Game, gym/ID, or gym/FILE.py:ID of your own (docs/your-environment.md)."""
     out: Annotated[Path, PLACE]
     """Folder of the data set."""
     steps: Annotated[int, LENGTH, COUNT] = 100_000

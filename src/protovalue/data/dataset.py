@@ -265,6 +265,14 @@ class Dataset:
         sums = [folder.manifest.checksum for folder in self.folders]
         self.checksum = sums[0] if len(sums) == 1 else hashlib.sha256("".join(sums).encode()).hexdigest()
 
+    def __repr__(self) -> str:
+        """Say what it is in one line."""
+        where = ", ".join(str(folder.path) for folder in self.folders)
+        return (
+            f"Dataset({where}: {self.num_transitions:,} transitions of {self.env_id} in {self.num_episodes:,} "
+            f"episodes, observations {self.observation_shape} {self.frame_dtype}, {self.num_actions} actions)"
+        )
+
     @property
     def num_episodes(self) -> int:
         """Number of episodes."""

@@ -1,7 +1,7 @@
 """What all environments share: families, the vector interface, and stacking for games stepped in Python."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, ClassVar, Protocol, TypeAlias
 
 import numpy as np
@@ -9,6 +9,8 @@ from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
+
+from protovalue.errors import UserError
 
 Array: TypeAlias = NDArray[Any]
 StepResult: TypeAlias = tuple[Array, NDArray[np.float32], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]
@@ -86,8 +88,10 @@ class Family(ABC):
 
     games: ClassVar[Sequence[str]] = ()
     """Names of the games, and no other is made; empty where they cannot be listed."""
+    if_given: ClassVar[Collection[str]] = ()
+    """Options that are recorded only where they are not the default: what was made before they were there goes on."""
     options: dict[str, Any]
-    """Every option with its value; set before `make` is called."""
+    """Every option with its value, but for those; set before `make` is called."""
 
     @abstractmethod
     def make(self, env_id: str, game: str, num_envs: int) -> Env:
@@ -168,7 +172,7 @@ class PythonEnv(Env):
             truncated[i] = not terminated[i] and (cut or self._steps[i] == self._max_steps)
             if self.stack > 1:
                 self._stacks[i, :-1] = self._stacks[i, 1:]
-            self._stacks[i, -1] = frame
+            self._stacks[i, -1] = self._checked(frame)
             if terminated[i] or truncated[i]:
                 if not info:
                     info = {"final_obs": np.zeros_like(self._stacks), "_final_obs": np.zeros(n, np.bool_)}
@@ -198,5 +202,16 @@ class PythonEnv(Env):
 
     def _begin(self, i: int, seed: int | None) -> None:
         self._stacks[i] = 0
-        self._stacks[i, -1] = self._games[i].reset(seed)
+        self._stacks[i, -1] = self._checked(self._games[i].reset(seed))
         self._steps[i] = 0
+
+    def _checked(self, frame: Array) -> Array:
+        """Refuse a frame that is not of the declared kind: NumPy would cast it, and stretch it to the shape."""
+        found = (getattr(frame, "shape", None), getattr(frame, "dtype", type(frame).__name__))
+        expected = (self.frame_shape, self._stacks.dtype)
+        if found != expected:
+            raise UserError(
+                f"environment {self.env_id!r}: found a frame of shape {found[0]} {found[1]}, expected {expected[0]} "
+                f"{expected[1]}, as it declares"
+            )
+        return frame

@@ -1,29 +1,88 @@
 """Any registered Gymnasium environment with discrete actions and a uint8 or bool array as observation."""
 
-from typing import Any
+import inspect
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Discrete
+from PIL import Image
 
 from protovalue.envs.base import Array, Family, PythonEnv
 from protovalue.errors import UserError
+from protovalue.user_code import known_file, raised_in
+
+_LUMA = np.array([299, 587, 114], np.uint32)  # thousandths of red, green and blue in a grey value (ITU-R BT.601)
+
+
+class _Frames:
+    """From what an environment declares to the frames that are kept: checked, then grey, then resized."""
+
+    def __init__(self, env_id: str, space: Box, resize: int | None, grey: bool) -> None:
+        self._env_id, self._space, self._resize, self._grey = env_id, space, resize, grey
+        bytes_ = space.dtype == np.uint8
+        # A byte that may be anything needs no look at it.
+        self._bounded = bool(bytes_) and bool((space.low > 0).any() or (space.high < 255).any())
+        found = f"{space.dtype} frames of shape {space.shape}"
+        if grey and (not bytes_ or len(space.shape) != 3 or space.shape[2] != 3):
+            raise UserError(f"{env_id}: option grey: found {found}, expected uint8 frames (H, W, 3)")
+        if resize is not None and (not bytes_ or len(space.shape) not in (2, 3)):
+            raise UserError(f"{env_id}: option resize: found {found}, expected uint8 frames (H, W) or (H, W, C)")
+        shape = space.shape[:2] if grey else space.shape
+        self.shape: tuple[int, ...] = shape if resize is None else (resize, resize, *shape[2:])
+
+    def __call__(self, frame: Array) -> Array:
+        """Return a frame as it is kept; one that is not what the environment declares is refused."""
+        space = self._space
+        dtype, shape = getattr(frame, "dtype", type(frame).__name__), getattr(frame, "shape", None)
+        if dtype != space.dtype or shape != space.shape:
+            of = "" if shape is None else f" of shape {shape}"
+            raise self._refused(f"{dtype}{of}", f"{space.dtype} of shape {space.shape}")
+        if self._bounded and ((frame < space.low).any() or (frame > space.high).any()):
+            raise self._refused(f"{frame.min()} to {frame.max()}", f"{space.low.min()} to {space.high.max()}")
+        if self._grey:
+            frame = (frame.astype(np.uint32) @ _LUMA // 1000).astype(np.uint8)
+        return frame if self._resize is None else _resized(frame, self._resize)
+
+    def _refused(self, found: str, expected: str) -> UserError:
+        return UserError(
+            f"environment {self._env_id!r}: its observation is not what its observation_space declares: "
+            f"found {found}, expected {expected}"
+        )
+
+
+def _resized(frame: Array, size: int) -> Array:
+    """Scale a frame (H, W) or (H, W, C) to `size` x `size`; a new pixel is the mean of what it covers."""
+    channels = [frame] if frame.ndim == 2 else [frame[..., c] for c in range(frame.shape[2])]
+    scaled = [np.asarray(Image.fromarray(one).resize((size, size), Image.Resampling.BOX)) for one in channels]
+    return scaled[0] if frame.ndim == 2 else np.stack(scaled, axis=-1)
 
 
 class _GymGame:
     """One Gymnasium environment; its actions may start at any number, ours start at 0."""
 
-    def __init__(self, env: gymnasium.Env[Array, np.int64]) -> None:
-        self._env = env
+    def __init__(self, env_id: str, env: gymnasium.Env[Array, np.int64], frames: _Frames) -> None:
+        self._what, self._env, self._frames = f"environment {env_id!r}", env, frames
         assert isinstance(env.action_space, Discrete)
         self._first_action = int(env.action_space.start)
 
     def reset(self, seed: int | None) -> Array:
-        return self._env.reset(seed=seed)[0]
+        try:
+            frame = self._env.reset(seed=seed)[0]
+        except Exception as error:
+            raise raised_in(self._what, error) from error
+        return self._frames(frame)
 
     def step(self, action: int) -> tuple[Array, float, bool, bool]:
-        frame, reward, terminated, truncated, _ = self._env.step(np.int64(self._first_action + action))
-        return frame, float(reward), bool(terminated), bool(truncated)
+        try:
+            frame, reward, terminated, truncated, _ = self._env.step(np.int64(self._first_action + action))
+            ended = bool(terminated), bool(truncated)
+            value = float(reward)
+        except Exception as error:
+            raise raised_in(self._what, error) from error
+        return self._frames(frame), value, *ended
 
     def close(self) -> None:
         self._env.close()
@@ -38,14 +97,23 @@ class _GymGame:
 class Gym(Family):
     """Any registered Gymnasium environment with discrete actions and a uint8 or bool array as observation."""
 
-    def __init__(self, stack: int = 1, max_steps: int | None = None) -> None:
-        """Options are checked before they come here, and kept in `options`."""
+    if_given: ClassVar[Collection[str]] = ("resize", "grey")
+
+    def __init__(
+        self, stack: int = 1, max_steps: int | None = None, resize: int | None = None, grey: bool = False
+    ) -> None:
+        self.resize, self.grey = resize, grey
 
     def make(self, env_id: str, game: str, num_envs: int) -> PythonEnv:
         """Make `num_envs` of a registered environment: its ID, or "module:ID", whose module is not imported."""
         module, _, registered = game.rpartition(":")
+        if registered in gymnasium.registry:
+            _note_file(gymnasium.registry[registered].entry_point)
         try:
-            envs: list[gymnasium.Env[Any, Any]] = [gymnasium.make(registered) for _ in range(num_envs)]
+            # Gymnasium's own checker would warn, in many lines, of what is refused here.
+            envs: list[gymnasium.Env[Any, Any]] = [
+                gymnasium.make(registered, disable_env_checker=True) for _ in range(num_envs)
+            ]
         except (gymnasium.error.NameNotFound, gymnasium.error.NamespaceNotFound) as error:
             raise UserError(
                 f"environment {env_id!r}: {_line(error)}; {_how_to_register(registered, module)}"
@@ -53,16 +121,24 @@ class Gym(Family):
         except (gymnasium.error.Error, ImportError) as error:
             raise UserError(f"environment {env_id!r}: {_line(error)}") from error
         except Exception as error:  # whatever its own code raises
-            raise UserError(
-                f"environment {env_id!r}: cannot be made: {type(error).__name__}: {_line(error)}"
-            ) from error
+            raise raised_in(f"environment {env_id!r}: cannot be made", error) from error
+        _note_file(type(envs[0].unwrapped))
         actions, observation = envs[0].action_space, envs[0].observation_space
         if not isinstance(actions, Discrete):
             raise UserError(f"environment {env_id!r}: found actions {actions}, expected Discrete")
         if not isinstance(observation, Box) or observation.dtype not in (np.uint8, np.bool_):
             raise UserError(f"environment {env_id!r}: found observation {observation}, expected a uint8 or bool Box")
-        games = [_GymGame(env) for env in envs]
-        return PythonEnv(env_id, self.options, games, observation.shape, observation.dtype, int(actions.n))
+        frames = _Frames(env_id, observation, self.resize, self.grey)
+        games = [_GymGame(env_id, env, frames) for env in envs]
+        return PythonEnv(env_id, self.options, games, frames.shape, observation.dtype, int(actions.n))
+
+
+def _note_file(made_by: Any) -> None:
+    """Count the file of an environment's class or function as the user's: its mistakes are told with its lines."""
+    try:
+        known_file(Path(inspect.getfile(made_by)))
+    except TypeError:  # a name that is imported later, or a class without a file
+        return
 
 
 def _line(error: Exception) -> str:
@@ -72,8 +148,8 @@ def _line(error: Exception) -> str:
 def _how_to_register(registered: str, module: str) -> str:
     named = f"gym/{module or 'MODULE'}:{registered}"
     return (
-        f"a module that registers it is imported only if it is named on the command line (--env {named}) or in your "
-        "study file, or if your own program imports it"
+        f"a module that registers it is imported only if it is named on the command line (--env {named}), a file of "
+        f"yours too (--env gym/FILE.py:{registered}), or in your study file, or if your own program imports it"
     )
 
 

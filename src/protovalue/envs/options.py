@@ -29,6 +29,10 @@ class EnvOptions:
     """Most random no-operations at the start of an episode (atari only)."""
     episodic_life: bool | None = None
     """End the episode and restart the game when a life is lost (atari only)."""
+    resize: int | None = None
+    """Height and width that frames are scaled to [pixels] (gym only)."""
+    grey: bool | None = None
+    """Make colour frames grey (gym only)."""
     env_options: OwnOptions = None
     """Options of an environment of your own, such as wind=0.5 (docs/adding-an-environment.md)."""
 

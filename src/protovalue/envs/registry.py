@@ -2,19 +2,22 @@
 
 A name may come from a file that somebody else wrote, and `make` never imports what a name says: a Gymnasium
 environment must have been registered before, a family of the user's loaded. `import_module_of` imports the module of
-"gym/module:ID" and runs the file of "path.py/GAME". It is for what the user typed: on the command line, or in a study
-file.
+"gym/module:ID" and runs the file of "gym/path.py:ID" or "path.py/GAME". It is for what the user typed: on the command
+line, or in a study file.
 """
 
-import importlib
+import importlib.util
+from pathlib import Path
 from typing import Any
 
 from protovalue.envs.base import Env, Family
 from protovalue.errors import UserError, unknown
 from protovalue.options import options_of, resolve_options
-from protovalue.registry import ENVIRONMENTS, env_name, is_file, name_of, split_env
+from protovalue.registry import ENVIRONMENTS, env_file, env_name, is_file, name_of, run_once, split_env
+from protovalue.user_code import known_file, raised_in
 
-_MOST = {"stack": 1_024, "frameskip": 1_000, "noop_max": 10_000, "max_steps": 10**9}  # a number may come from a file
+# Numbers may come from a file.
+_MOST = {"stack": 1_024, "resize": 1_024, "frameskip": 1_000, "noop_max": 10_000, "max_steps": 10**9}
 _FRAMES = (1 << 31) - 1  # what the emulator can count
 
 
@@ -22,9 +25,9 @@ def make(env_id: str, num_envs: int = 1, **options: Any) -> Env:
     """Make a vector of environments.
 
     Args:
-        env_id: "minatar/GAME", "atari/Game" (CamelCase) or "gym/ID"; "gym/module:ID" is the ID that `module`, once
-            imported, has registered; "FAMILY/GAME" or "path/to/FAMILY.py/GAME" is of a family of the user's that was
-            loaded.
+        env_id: "minatar/GAME", "atari/Game" (CamelCase) or "gym/ID"; "gym/module:ID" and "gym/path.py:ID" are the ID
+            that the module or the file, once imported, has registered; "FAMILY/GAME" or "path/to/FAMILY.py/GAME" is
+            of a family of the user's that was loaded.
         num_envs: how many are stepped together.
         **options: what to change from the family's defaults.
 
@@ -43,16 +46,32 @@ def make(env_id: str, num_envs: int = 1, **options: Any) -> Env:
 def resolve(env_id: str, **options: Any) -> dict[str, Any]:
     """Return every option of an environment, as `make` would have them, without making it."""
     name = env_name(env_id)
-    resolved = resolve_options(_family(env_id), options, f"option for {name}", f"environment {name}")
+    family = _family(env_id)
+    resolved = resolve_options(family, options, f"option for {name}", f"environment {name}")
     _check(name, resolved)
-    return resolved
+    usual = options_of(family)
+    return {key: value for key, value in resolved.items() if key not in family.if_given or value != usual[key][1]}
+
+
+def frame_shape(env_id: str, **options: Any) -> tuple[int, ...]:
+    """Return the shape of a frame of an environment, by making one."""
+    env = make(env_id, 1, **options)
+    env.close()
+    return env.frame_shape
 
 
 def import_module_of(env_id: str) -> None:
-    """Import the module that "gym/module:ID" names, or run the file of "path.py/GAME"; only ever for what was typed."""
+    """Import the module that "gym/module:ID" names, or run the file of "gym/path.py:ID" or "path.py/GAME".
+
+    Only ever for what was typed.
+    """
     family, name = split_env(env_id)
     if is_file(family):
         ENVIRONMENTS.load(family)
+        return
+    file = env_file(env_id)
+    if file is not None:
+        run_once(Path(file), "--env")
         return
     module, colon, _ = name.rpartition(":")
     if family != "gym" or not colon:
@@ -61,7 +80,14 @@ def import_module_of(env_id: str) -> None:
         importlib.import_module(module)
     except (ImportError, ValueError) as error:  # ValueError: a name such as "" or ".x"
         what = " ".join(str(error).split())
-        raise UserError(f"environment {env_id!r}: cannot import the module {module!r}: {what}") from error
+        here = Path(f"{module.replace('.', '/')}.py")
+        hint = f"; the file {here} is named so: gym/{here}:{name.rpartition(':')[2]}" if here.is_file() else ""
+        raise UserError(f"environment {env_id!r}: cannot import the module {module!r}: {what}{hint}") from error
+    except Exception as error:  # whatever its own code raises
+        found = importlib.util.find_spec(module)
+        if found is not None and found.origin is not None:
+            known_file(Path(found.origin))
+        raise raised_in(f"environment {env_id!r}: cannot import the module {module!r}", error) from error
 
 
 def is_typed_only(env_id: str) -> bool:

@@ -31,7 +31,7 @@ class EvaluateConfig(Settings):
     video: Annotated[Path | None, PLACE] = None
     """Also write an animated GIF of the first seed's first episode to this file, NAME.gif."""
     env: Annotated[str | None, SUBJECT] = None
-    """The run's environment; needed for gym/MODULE:ID and FILE.py/NAME only, whose code is run if it is named here."""
+    """The run's environment; for gym/FILE.py:ID, gym/MODULE:ID and FILE.py/NAME, whose code is run if named here."""
     code: Annotated[tuple[str, ...], INPUT] = ()
     """Python files of yours that the run's encoder was made with (docs/adding-an-encoder.md)."""
 

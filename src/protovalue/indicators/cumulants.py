@@ -20,6 +20,7 @@ from protovalue.indicators.precompute import (
     States,
     StoredFile,
     all_scores,
+    announce,
     build_indicator,
     computed_once,
     load_checked,
@@ -104,8 +105,11 @@ def _compute(data: Dataset, spec: CumulantSpec, folder: Path, device: str, quiet
     )
     indicator = build_indicator(data, like).to(device)
     assert isinstance(indicator, RandomNetworkIndicator)
+    states = States(data, final=True)
+    kept = announce("cumulants", indicator, states, folder, quiet, 4 * spec.tasks, 0)
+    others = kept - 4 * spec.tasks * states.count
     with torch.no_grad():
-        values = all_scores(States(data, final=True), indicator.networks, spec.tasks, folder / VALUES, device, quiet)
+        values = all_scores(states, indicator.networks, spec.tasks, folder / VALUES, device, quiet, others)
     file = StoredFile(*size_and_crc(folder / VALUES, durable=True))
     save_indicator(indicator, folder, {"spec": asdict(spec), "deviation": _deviation(values).tolist()}, {VALUES: file})
     sums_of(folder / VALUES).unlink()

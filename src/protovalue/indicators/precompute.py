@@ -18,6 +18,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
+from protovalue.caches import PARTIAL, default_cache, size_text
 from protovalue.data.dataset import Dataset
 from protovalue.errors import UserError
 from protovalue.files import (
@@ -33,7 +34,7 @@ from protovalue.files import (
 from protovalue.indicators.base import Indicator
 from protovalue.indicators.registry import indicator_from_config, make_indicator
 from protovalue.indicators.threshold import exact_thresholds, proportion_warnings, sgd_thresholds
-from protovalue.progress import ProgressBar
+from protovalue.progress import ProgressBar, say
 from protovalue.randomness import Purpose, generator_at, torch_generator
 from protovalue.registry import INDICATORS, checksum, is_file, name_of
 from protovalue.schema import checked, require
@@ -92,12 +93,6 @@ class IndicatorRewards:
         return np.unpackbits(self.bits[index], axis=1, count=self.indicator.num_tasks).view(np.bool_)
 
 
-def default_cache() -> Path:
-    """Return the folder for what is computed once per data set: PROTOVALUE_CACHE, or the user's cache folder."""
-    base = os.environ.get("PROTOVALUE_CACHE") or Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")) / "protovalue"
-    return Path(base).expanduser() / "indicators"
-
-
 def cache_key(data: Dataset, spec: IndicatorSpec) -> str:
     """Name the rewards of a data set's contents under a specification."""
     fields: dict[str, Any] = {"format": FORMAT, "data": data.checksum, "stack": data.stack, **asdict(spec)}
@@ -144,7 +139,7 @@ def computed_once(
     final = cache / key
     if (found := _loaded(final, load)) is not None:
         return found
-    beside = final.with_name(f"{final.name}.partial")
+    beside = final.with_name(f"{final.name}{PARTIAL}")
     try:
         cache.mkdir(parents=True, exist_ok=True)
         while True:
@@ -239,8 +234,9 @@ def _compute(data: Dataset, spec: IndicatorSpec, folder: Path, device: str, quie
     """Fill `folder` with the indicator, its thresholds and the bits of every transition."""
     indicator = build_indicator(data, spec).to(device)
     states = States(data, final=False)
+    kept = announce("indicators", indicator, states, folder, quiet, -(-spec.tasks // 8), 4 * indicator.tuned_on_data)
     if indicator.tuned_on_data:
-        scores = all_scores(states, indicator.scores, spec.tasks, folder / SCORES, device, quiet)
+        scores = all_scores(states, indicator.scores, spec.tasks, folder / SCORES, device, quiet, kept)
         if spec.threshold == "exact":
             thresholds = exact_thresholds(lambda: _chunks(scores), spec.proportion).thresholds
         else:
@@ -266,6 +262,31 @@ def _compute(data: Dataset, spec: IndicatorSpec, folder: Path, device: str, quie
     save_indicator(indicator, folder, about, {BITS: StoredFile(size, crc)})
     for left in (folder / SCORES, sums_of(folder / SCORES)):
         left.unlink(missing_ok=True)
+
+
+def announce(
+    what: str, indicator: Indicator, states: "States", folder: Path, quiet: bool, row: int, passing: int
+) -> int:
+    """Say how much is about to be written; return the bytes that stay.
+
+    Args:
+        what: is computed.
+        indicator: whose tensors are kept, here and in the folder of the run.
+        states: of which something is kept.
+        folder: where.
+        quiet: say nothing.
+        row: bytes that are kept of each state.
+        passing: bytes for each state and task that are needed while it is computed.
+    """
+    networks = sum(int(tensor.nbytes) for tensor in indicator.state_dict().values())
+    kept, meanwhile = networks + states.count * row, states.count * indicator.num_tasks * passing
+    if not quiet:
+        also = f", and {size_text(meanwhile)} while they are computed" if passing else ""
+        say(
+            f"{what}: {indicator.num_tasks} tasks on {states.count:,} states: {size_text(kept)}{also}, in "
+            f"{folder.parent} (pvn cache list); {size_text(networks)} of networks in the run, too"
+        )
+    return kept
 
 
 class States:
@@ -298,22 +319,28 @@ def _score_batches(states: States, function: Scores, first: int, device: str, qu
 
 
 def all_scores(
-    states: States, function: Scores, tasks: int, path: Path, device: str, quiet: bool
+    states: States, function: Scores, tasks: int, path: Path, device: str, quiet: bool, others: int = 0
 ) -> NDArray[np.float32]:
-    """Write a function's values on all states to a file and map it, (states, m); an interrupted pass goes on."""
+    """Write a function's values on all states to a file and map it, (states, m); an interrupted pass goes on.
+
+    There must be room for it, and for `others`: bytes that will be written beside it.
+    """
     row = 4 * tasks
     needed = states.count * row
     done = _whole_batches(path, row * PASS_BATCH) * PASS_BATCH
     free = shutil.disk_usage(path.parent).free
-    if free < needed - done * row:
+    if free < needed - done * row + others:
+        beside = f", and {size_text(others)} beside it" if others else ""
         raise UserError(
-            f"{path.parent}: no room for {path.name}, a value per state and task: found {free >> 20} MiB, "
-            f"expected {needed >> 20} MiB; choose another place with --cache"
+            f"{path.parent}: no room for {path.name}, a value per state and task{beside}: found {free >> 20} MiB, "
+            f"expected {needed + others >> 20} MiB; choose another place with --cache"
         )
     with path.open("ab") as file, sums_of(path).open("ab") as sums:
         file.truncate(done * row)
         sums.truncate(done // PASS_BATCH * 4)
         for scores in _score_batches(states, function, done, device, quiet):
+            if scores.shape[1:] != (tasks,):
+                raise UserError(f"indicator: its scores are of shape {tuple(scores.shape)}, expected (N, {tasks})")
             batch = scores.numpy().astype("<f4").tobytes()
             file.write(batch)
             sums.write(zlib.crc32(batch).to_bytes(4, "little"))
@@ -444,7 +471,9 @@ def load_checked(
         if known is not None and about.indicator.name != name_of(known):
             raise UserError(f"{folder / ABOUT}: found {about.indicator.name}, expected {name_of(known)}")
         config = {**asdict(about.indicator), "name": known or about.indicator.name}
-        return indicator_from_config(config, load((folder / NETWORKS).read_bytes())), about
+        tensors = load((folder / NETWORKS).read_bytes())
+        with user_code():  # so that it is not taken for damage
+            return indicator_from_config(config, tensors), about
     except (SafetensorError, TypeError, ValueError, RuntimeError, OverflowError) as error:
         reason = " ".join(str(error).split())
         raise UserError(f"{folder / ABOUT}: the indicator cannot be made from it: {reason}") from error

@@ -44,7 +44,7 @@ class AgentConfig(Settings):
     """What the online agents share. config.json has what was used."""
 
     env: Annotated[str, SUBJECT]
-    """Environment: minatar/GAME, atari/Game or gym/ID."""
+    """Environment: minatar/GAME, atari/Game, gym/ID, or gym/FILE.py:ID of your own (docs/your-environment.md)."""
     out: Annotated[Path, PLACE]
     """Folder of the run."""
     seeds: Annotated[str, SEED] = "0"

@@ -11,10 +11,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from protovalue.config import PRESET
 from protovalue.data.record import Recorder
 from protovalue.device import choose_device, choose_threads
 from protovalue.envs.base import Env
-from protovalue.envs.registry import import_module_of, make
+from protovalue.envs.registry import frame_shape, import_module_of, make
 from protovalue.nets.cost import TRAINING, forward_flops
 from protovalue.nets.encoders import Encoder, make_encoder
 from protovalue.online.agent import Agent, Rule
@@ -92,8 +93,9 @@ def train_dqn(config: DqnConfig, quiet: bool = False) -> Path:
 
 def act_and_train(config: DqnConfig, quiet: bool = False) -> Path:
     """Do the same, also where there are so few steps that no update is made: what is wanted may be the experience."""
-    config = resolved(config, config.env)
     import_module_of(config.env)
+    frame = frame_shape(config.env, **config.options.given()) if config.architecture is PRESET else ()
+    config = resolved(config, config.env, frame)
     ENCODERS.load(config.architecture)
     env, agent, recorded = prepare(config)
     if config.record is None or config.iterations is None:

@@ -19,9 +19,9 @@ from protovalue.device import choose_device, choose_threads
 from protovalue.encoder import FrozenEncoder, load_encoder
 from protovalue.envs.base import Env
 from protovalue.envs.options import EnvOptions
-from protovalue.envs.probe import random_observations
 from protovalue.envs.registry import import_module_of, make, same
 from protovalue.errors import UserError
+from protovalue.feature_env import feature_scale
 from protovalue.nets.cost import TRAINING
 from protovalue.nets.encoders import make_encoder
 from protovalue.online.agent import Agent, Rule
@@ -92,7 +92,7 @@ def train_online(config: OnlineConfig, quiet: bool = False) -> Path:
 
 
 def with_environment(config: OnlineConfig) -> OnlineConfig:
-    """Fill in what the encoder decides where nothing is given: the environment's id, and the frames of an observation.
+    """Fill in what the encoder decides where nothing is given: the environment's id, and what an observation is.
 
     No other option comes from the encoder's data: agents on all encoders, random ones too, play the same game.
     """
@@ -103,8 +103,10 @@ def with_environment(config: OnlineConfig) -> OnlineConfig:
     encoder = load_encoder(Path(config.encoder))
     if not config.env and encoder.about.get("env_id") is None:
         raise UserError(f"--env: missing; {config.encoder} does not say which environment it is for")
-    stack = encoder.observation_shape[0] if config.options.stack is None else config.options.stack
-    return replace(config, env=config.env or encoder.about["env_id"], options=replace(config.options, stack=stack))
+    seen = {name: value for name, value in encoder.about.get("env_options", {}).items() if name in ("resize", "grey")}
+    seen["stack"] = encoder.observation_shape[0]
+    missing = {name: value for name, value in seen.items() if getattr(config.options, name) is None}
+    return replace(config, env=config.env or encoder.about["env_id"], options=replace(config.options, **missing))
 
 
 def other_options(encoder: str, env: Env) -> str | None:
@@ -177,20 +179,6 @@ def parse_random(name: str) -> tuple[str, float, int]:
             f"--encoder: found {name!r}, expected {expected}, or a Python file of yours for the architecture"
         )
     return found[1], whole(float(found[2])), int(found[3] or 0)
-
-
-def feature_scale(encoder: FrozenEncoder, env: Env) -> float:
-    """Return the root mean square of an encoder's features: one number, so that their geometry stays as it is.
-
-    Taken on the data that the encoder was made with; where there were none, on 512 observations of a random policy,
-    always the same ones for an environment.
-    """
-    recorded = encoder.about.get("summary", {}).get("feature_rms")
-    if recorded is None:
-        recorded = float(encoder.features(random_observations(env)).square().mean().sqrt())
-    if not recorded > 0:
-        raise UserError("--feature-scale: the encoder's features are all zero on its data, expected some that are not")
-    return float(recorded)
 
 
 def encoder_checksum(encoder: FrozenEncoder) -> str:

@@ -446,8 +446,9 @@ def _layout(agent: Agent, env: Env, config: AgentConfig) -> Layout:
 def recorded_fields(config: AgentConfig, env: Env) -> dict[str, Any]:
     """Return a resolved config for config.json, with all options of its environment: defaults may change one day."""
     recorded = config_fields(replace(config, env=env.env_id, options=EnvOptions.of(env.options)))
-    if not recorded["options"]["env_options"]:  # as runs have it that were made before there were such
-        del recorded["options"]["env_options"]
+    for name in ("env_options", "resize", "grey"):
+        if not recorded["options"][name]:  # as runs have it that were made before there were such
+            del recorded["options"][name]
     return recorded
 
 

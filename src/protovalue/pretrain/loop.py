@@ -4,7 +4,7 @@ import logging
 import shlex
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from protovalue.pretrain.base import Method
 from protovalue.pretrain.config import PretrainConfig
 from protovalue.pretrain.methods import method_class
 from protovalue.pretrain.trainer import Trainer
+from protovalue.progress import silenced
 from protovalue.randomness import throwaway
 from protovalue.registry import ENCODERS, is_file, name_of
 from protovalue.runs import Run, config_fields, read_run
@@ -58,7 +59,7 @@ def pretrain(config: PretrainConfig, quiet: bool = False) -> Path:
     cls = method_class(config.method)
     _refuse_unused(config, cls)
     data, env_id, observation_shape = _experience(config, cls)
-    config = resolved(config, env_id)
+    config = resolved(config, env_id, observation_shape[1:])
     ENCODERS.load(config.architecture)
     device = choose_device(config.device)
     precision = choose_precision(config.precision, device)  # it decides the result: recorded in place of "auto"
@@ -75,7 +76,7 @@ def pretrain(config: PretrainConfig, quiet: bool = False) -> Path:
             _refuse_late_holdout(run.path, recorded.get("holdout"))
             if _is_whole(run.path):
                 return config.out
-        with _naming(where):
+        with _naming(where), silenced() if quiet else nullcontext():  # a method's constructor is not told
             method = cls(config, data, observation_shape, device).to(device)
         trainer = Trainer(method, run, probe_of(data, env_id, device), device, quiet)
         if run.resumed_from:

@@ -17,6 +17,7 @@ from protovalue.precision import choose_precision
 from protovalue.pretrain.base import Method, Sample
 from protovalue.progress import ProgressBar
 from protovalue.runs import Checkpoint, Run, restoring
+from protovalue.user_code import user_code
 
 RATE = "samples_per_second"  # of the metrics the one that is no result
 
@@ -81,7 +82,13 @@ class Trainer:
         method, limit = self.method, self.method.max_gradient_norm
         on_device: Sample = {name: tensor.to(self._device, non_blocking=True) for name, tensor in sample.items()}
         with method.in_precision(self._precision):
-            self._loss, self._noted = method.loss(on_device)
+            found = method.loss(on_device)
+        if not _is_loss(found):
+            raise UserError(
+                f"method {method.config.method}: its loss returned {_kind(found)}, expected a scalar tensor and a dict "
+                "of scalars to log"
+            )
+        self._loss, self._noted = found
         self.optimizer.zero_grad(set_to_none=True)
         self._loss.backward()
         self._loss = self._loss.detach()
@@ -122,7 +129,7 @@ class Trainer:
         """Go back to a checkpoint."""
         own: dict[str, Tensor] = {}
         states: dict[int, dict[str, Tensor]] = {}
-        with restoring(checkpoint):
+        with restoring(checkpoint), user_code():
             for key, array in checkpoint.tensors.items():
                 if not np.isfinite(array).all():
                     raise ValueError(f"{key}: found numbers that are not finite")
@@ -173,3 +180,18 @@ class Trainer:
                 f"{self._run.path}: the loss of step {self._first + good + 1} is not finite; {kept}; "
                 f"try a smaller --learning-rate, or look at the rewards of {where}"
             )
+
+
+def _is_loss(found: object) -> bool:
+    """Whether it is a scalar tensor and a dict: a method may be the user's own."""
+    if not isinstance(found, tuple) or len(found) != 2:
+        return False
+    loss, noted = found
+    return isinstance(loss, Tensor) and loss.dim() == 0 and isinstance(noted, dict)
+
+
+def _kind(found: object) -> str:
+    """Say what a method returned, in a few words."""
+    if isinstance(found, tuple):
+        return f"({', '.join(_kind(one) for one in found)})"
+    return f"a tensor of shape {tuple(found.shape)}" if isinstance(found, Tensor) else f"a {type(found).__name__}"

@@ -32,7 +32,7 @@ class ReportConfig(Settings):
     draws: Annotated[int, RESULT, Range(100)] = 2_000
     """Draws of the bootstrap."""
     env: Annotated[tuple[str, ...], SUBJECT] = ()
-    """Environments gym/MODULE:ID or FILE.py/NAME of the runs, whose code is run so that their games can be played."""
+    """Environments gym/FILE.py:ID, gym/MODULE:ID or FILE.py/NAME of the runs, whose code is run to play their games."""
     code: Annotated[tuple[str, ...], INPUT] = ()
     """Python files of yours that the runs' encoders were made with (docs/adding-an-encoder.md)."""
 

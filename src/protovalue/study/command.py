@@ -9,7 +9,7 @@ from protovalue.data.importing import cpu_count
 from protovalue.errors import UserError
 from protovalue.files import FolderLock
 from protovalue.interrupt import Stop, stop_on_interrupt
-from protovalue.progress import ProgressBar
+from protovalue.progress import ProgressBar, say
 from protovalue.study.config import StudyRunConfig
 from protovalue.study.engine import Engine, LocalProcesses
 from protovalue.study.file import load_study
@@ -37,7 +37,7 @@ def study_run(config: StudyRunConfig, engine: Engine | None = None) -> None:
         wait_for_workers(root)
         write_study(root, laid_out.fields(study))
         done = {stage.id for stage in laid_out.stages if is_done(stage, root)}
-        print(f"{root}: {len(laid_out.stages)} stages, {len(done)} of them done", file=sys.stderr)
+        say(f"{root}: {len(laid_out.stages)} stages, {len(done)} of them done")
         outcome, stop = _run(
             study, laid_out, root, done, engine or LocalProcesses(config.jobs, root, study.threads), config.jobs
         )
@@ -87,7 +87,7 @@ class _Progress:
         self.seconds = self._estimates()
         if len(self._done) < len(self._stages):
             text = f"{len(self._stages) - len(self._done)} stages to run with --jobs {jobs}: {self.left([], ())}"
-            print(text, file=sys.stderr)
+            say(text)
         self._shown = self._percent([])
         self.bar = ProgressBar(f"study {study.name}", 100, "%", self._shown, eta=False)
 

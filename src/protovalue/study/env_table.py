@@ -1,11 +1,12 @@
 """The environments of a study file, and their options: of all, of single ones, and of a method's agents."""
 
+import json
 from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
 from protovalue.envs.options import EnvOptions
-from protovalue.envs.registry import import_module_of, make, resolve
+from protovalue.envs.registry import frame_shape, import_module_of, resolve
 from protovalue.errors import UserError, unknown
 from protovalue.registry import env_name
 from protovalue.study.lines import Source
@@ -55,7 +56,7 @@ def read_variant(source: Source, env: str, given: Given) -> Variant:
     options = EnvOptions(**{name: value for name, (value, _) in given.items()})
     try:
         _check_name(env)
-        return Variant(options, resolve(env, **options.given()))
+        return Variant(options, resolve(env, **options.given()), _frame(env, json.dumps(options.given())))
     except UserError as error:
         said = str(error)  # the name in quotes is not known, the other has a value outside its range
         wrong = next((name for name in given if f"'{name}'" in said or f"option {name}:" in said), None)
@@ -69,7 +70,13 @@ def read_variant(source: Source, env: str, given: Given) -> Variant:
 def _check_name(env: str) -> None:
     """Refuse an environment that is not there, by making it, once."""
     import_module_of(env)
-    make(env).close()
+    _frame(env, "{}")
+
+
+@cache
+def _frame(env: str, options: str) -> tuple[int, ...]:
+    """Return the shape of an environment's frames, by making it, once for its options."""
+    return frame_shape(env, **json.loads(options))
 
 
 def own_environments(

@@ -49,6 +49,8 @@ class Variant:
     """Those that the file sets."""
     resolved: Mapping[str, Any]
     """All of them, with their values."""
+    frame: tuple[int, ...] = ()
+    """Shape of a frame."""
 
 
 @dataclass(frozen=True)

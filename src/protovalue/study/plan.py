@@ -16,7 +16,7 @@ from protovalue.online.config import AgentConfig, DqnConfig, OnlineConfig
 from protovalue.presets import resolved
 from protovalue.pretrain.config import PretrainConfig
 from protovalue.pretrain.methods import method_class
-from protovalue.registry import checksum, env_name, is_file, split_env
+from protovalue.registry import checksum, env_file, env_name, is_file
 from protovalue.runs import config_fields
 from protovalue.study.data_table import IMPORTS, fill
 from protovalue.study.folder import Cell
@@ -154,7 +154,7 @@ class _Planner:
     ) -> Cell:
         data = self.data(env, data_seed)  # also measures the scale of features that were not learned
         config = self.pretrain_config(entry, data, width, tasks, seed)
-        used = resolved(config, env)
+        used = resolved(config, env, self.study.environments[env].frame)
         count = 0 if entry.has_tasks and tasks == 0 else getattr(used, "tasks", None)
         pretrain, encoder = self.pretrain(env, config, used, data, entry.code)
         stages = [*([data.stage] if data.stage else []), pretrain.id]
@@ -214,11 +214,11 @@ class _Planner:
         return DqnConfig(env=env, out=Path(), seeds=str(seed), threads=threads, options=variant.options, **given)
 
     def dqn_content(self, env: str, config: DqnConfig, variant: Variant) -> dict[str, Any]:
-        return self.content(resolved(config, env), env, variant)
+        return self.content(resolved(config, env, self.study.environments[env].frame), env, variant)
 
     def dqn_run(self, env: str, config: DqnConfig, variant: Variant) -> Stage:
         """Plan the training of a DQN. If the study's data are such a training, it is recorded, and serves for both."""
-        used = self.learning(resolved(config, env))
+        used = self.learning(resolved(config, env, self.study.environments[env].frame))
         content, data = self.dqn_content(env, config, variant), self.study.data
         recorded = False
         if data is not None and data.kind == "collect" and data.policy == DQN:
@@ -325,7 +325,7 @@ class _Planner:
             code=_own_files(encoder.architecture),
             **study.online,
         )
-        used = self.learning(resolved(config, env))
+        used = self.learning(resolved(config, env, self.study.environments[env].frame))
         own = address("online", self.content(used, env, variant), [mark])
         stem = pretrain.folder.removeprefix("pretrain/").rpartition("-")[0]
         folder = f"online/{stem}-{own}"
@@ -351,7 +351,8 @@ class _Planner:
         variant = self.study.variant(env, entry)
         config = self.dqn_config(env, seed, self.study.dqn, variant)
         stage = self.dqn_run(env, config, variant)
-        stages = (stage.id, self.evaluate(stage, _own_files(resolved(config, env).architecture)))
+        used = resolved(config, env, self.study.environments[env].frame)
+        stages = (stage.id, self.evaluate(stage, _own_files(used.architecture)))
         return Cell(
             env_name(env), entry.name, config.width, None, None, None, (seed,), None, None, stage.folder, stages
         )
@@ -393,7 +394,7 @@ class _Planner:
         found = {name: value for name, value in config_fields(config).items() if name in counts}
         if variant is not None:
             found["options"] = dict(variant.resolved)
-        code = checksum([split_env(env)[0], config.architecture if isinstance(config, DqnConfig) else None])
+        code = checksum([env_file(env), config.architecture if isinstance(config, DqnConfig) else None])
         return {**found, **({"own_code": code} if code else {}), "env": env_name(env)}
 
     def agent_rate(self, kind: str, env: str, encoder: str | None, width: float | None, seeds: int) -> str:

@@ -10,10 +10,10 @@ from functools import cache
 from pathlib import Path
 
 from protovalue import __version__
+from protovalue.caches import default_cache
 from protovalue.envs.registry import make
 from protovalue.errors import UserError
 from protovalue.files import read_json, write_json
-from protovalue.indicators.precompute import default_cache
 from protovalue.nets.cost import forward_flops
 from protovalue.nets.encoders import make_encoder
 from protovalue.randomness import throwaway
