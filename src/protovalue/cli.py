@@ -61,7 +61,7 @@ COMMANDS = {
         "Solve a small world exactly and write a page that shows the theory.",
     ),
     "pretrain": Command(
-        "protovalue.pretrain.methods:config_class",
+        "protovalue.pretrain.method_configs:config_class",
         "protovalue.pretrain.loop:pretrain_command",
         "Train an encoder on a data set with one of the methods.",
     ),
@@ -109,8 +109,8 @@ COMMANDS = {
         "protovalue.bench:BenchConfig", "protovalue.bench:bench", "Run one of the benchmarks and print its table."
     ),
     "demo": Command(
-        "protovalue.demo:DemoConfig",
-        "protovalue.demo:demo",
+        "protovalue.demo.config:DemoConfig",
+        "protovalue.demo.command:demo",
         "Show what there is in a few minutes: what `make demo` runs.",
     ),
 }

@@ -7,7 +7,7 @@ from typing import Any
 from unittest.mock import MagicMock
 
 import protovalue
-from protovalue import demo
+from protovalue.demo import command as demo
 from protovalue.registry import ENCODERS
 from protovalue.report import figures as report_figures
 from protovalue.study import command, overview

@@ -30,10 +30,9 @@ from protovalue.indicators.precompute import load_indicator
 from protovalue.pretrain import loop, trainer
 from protovalue.pretrain.config import PretrainConfig
 from protovalue.pretrain.loop import pretrain
+from protovalue.pretrain.method_configs import PvnConfig, RandomConfig, RewardConfig
 from protovalue.pretrain.methods import method_class, method_names
-from protovalue.pretrain.pvn import ProtoValueNetwork, PvnConfig
-from protovalue.pretrain.random import RandomConfig
-from protovalue.pretrain.reward import RewardConfig
+from protovalue.pretrain.pvn import ProtoValueNetwork
 from protovalue.pretrain.trainer import Trainer
 from protovalue.runs import read_checkpoint, read_metrics, read_run
 from tests.data.helpers import forge, made_up, manifest, write

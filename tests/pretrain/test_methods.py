@@ -17,7 +17,8 @@ from protovalue.errors import UserError
 from protovalue.nets.encoders import make_encoder
 from protovalue.presets import resolved
 from protovalue.pretrain.loop import pretrain
-from protovalue.pretrain.methods import config_class, method_class, method_names
+from protovalue.pretrain.method_configs import config_class
+from protovalue.pretrain.methods import method_class, method_names
 from protovalue.randomness import Purpose, seeded
 from protovalue.runs import read_metrics, read_run
 from tests.pretrain.helpers import atari_shaped

@@ -14,7 +14,7 @@ from protovalue.data.format import End
 from protovalue.indicators.precompute import IndicatorRewards, IndicatorSpec, indicator_rewards, load_indicator
 from protovalue.pretrain import pvn
 from protovalue.pretrain.loop import pretrain
-from protovalue.pretrain.pvn import PvnConfig
+from protovalue.pretrain.method_configs import PvnConfig
 from protovalue.runs import read_run
 from tests.pretrain.helpers import TRANSITIONS, fill_table, made, pictures, trained, two_episodes, walks
 

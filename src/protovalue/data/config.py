@@ -98,7 +98,7 @@ class ImportInParallelConfig(ImportConfig):
     """What the imports share whose episodes are decoded one by one; the DQN replay is one stream."""
 
     workers: Annotated[int | None, MACHINE, COUNT] = None
-    """Processes that decode and compress; None is one per processor."""
+    """Processes that decode and compress [one per processor]."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,11 +112,11 @@ class ImportAtariConfig(ImportConfig):
     iterations: Annotated[str | None, RESULT] = None
     """Which iterations, counted from 0 and separated by commas, in place of a split."""
     runs: Annotated[str | None, RESULT] = None
-    """Which runs, as numbered in the paths and separated by commas; None is all that are there."""
+    """Which runs, as numbered in the paths and separated by commas [all that are there]."""
     proportion: Annotated[float, RESULT, Range(0, 1, above=True)] = 1.0
     """Share of the episodes of every iteration, evenly spread over it."""
     game: Annotated[str | None, SUBJECT] = None
-    """Game, such as Asterix; None takes it from the path of the source."""
+    """Game, such as Asterix [taken from the path of the source]."""
     actions: Annotated[Literal["minimal", "full"], RESULT] = "minimal"
     """Action set that the recorded numbers index; the environment gets the same."""
 
@@ -151,5 +151,5 @@ class ImportMinariConfig(ImportInParallelConfig):
     """
 
     env: Annotated[str | None, SUBJECT] = None
-    """Environment, such as minatar/breakout or gym/ID; None takes it from the data set."""
+    """Environment, such as minatar/breakout or gym/ID [taken from the data set]."""
     options: Annotated[Annotated[EnvOptions, OmitArgPrefixes], SUBJECT] = field(default_factory=EnvOptions)

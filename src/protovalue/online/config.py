@@ -26,6 +26,7 @@ from protovalue.config import (
     SUBJECT,
     THREAD_COUNT,
     THREADS,
+    USUAL,
     Only,
     Range,
     Settings,
@@ -48,7 +49,7 @@ class AgentConfig(Settings):
     """Folder of the run."""
     seeds: Annotated[str, SEED] = "0"
     """Seeds trained together, such as 0-8 or 0,3,5."""
-    preset: Annotated[Literal["paper", "small"], RESULT] = "small"
+    preset: Annotated[Literal["paper", "small"], RESULT, USUAL] = "small"
     """Where unset values come from: the paper's, or values for a small machine (docs/online.md)."""
     steps: Annotated[int, LENGTH, COUNT] = PRESET
     """Agent steps of each seed."""
@@ -200,13 +201,13 @@ class DqnConfig(AgentConfig):
         "--stages": "--iterations",
     }
 
-    architecture: Annotated[str, RESULT] = PRESET
+    architecture: Annotated[str, RESULT, USUAL] = PRESET
     """Architecture of the network below its last layer: impala, nature, minatar or a Python file of yours."""
     architecture_options: Annotated[OwnOptions, RESULT] = None
     """Options of an architecture of your own, such as depth=3 (docs/adding-an-encoder.md)."""
     width: Annotated[int, RESULT, COUNT] = 1
     """Multiplier of its channels and features."""
-    record: Annotated[Path | None, PLACE] = None
+    record: Annotated[Path | None, PLACE, USUAL] = None
     """Folder of a data set for every transition of the training, in order (one seed only)."""
     iterations: Annotated[int | None, SUBJECT, COUNT] = PRESET
     """Parts of the training, which the data set numbers 0, 1, ... (with --record only)."""
