@@ -65,6 +65,11 @@ class DataInfoConfig(Settings):
     picture: Annotated[Path | None, PLACE] = None
     """Also write a contact sheet of some frames to this PNG file."""
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        good = self.picture is None or self.picture.suffix.lower() == ".png"
+        require(good, "--picture", self.picture, "a name that ends in .png")
+
 
 @dataclass(frozen=True)
 class DataVerifyConfig(Settings):
