@@ -104,7 +104,7 @@ def test_a_file_of_the_users_is_run_once_for_its_contents(registry: Any, tmp_pat
 @pytest.mark.parametrize(
     ("text", "spec", "message"),
     [
-        (None, "mine.py", "FLAG: found .*mine.py, expected a Python file$"),
+        (None, "mine.py", "FLAG: found no file .*mine.py, expected a Python file$"),
         ("x = 1", "mine.py", r"FLAG: .*mine.py defines no CONSTANT, expected a class that extends BASE \(PAGE\)$"),
         ("CONSTANT = dict", "mine.py", "mine.py defines no CONSTANT, expected a class that extends BASE"),
         ("CONSTANT = 'x'", "mine.py", "mine.py defines no CONSTANT, expected a class that extends BASE"),

@@ -142,7 +142,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if debug:
             raise
         where = f"{error.filename}: " if error.filename else ""
-        print(f"pvn: {_printable(f'{where}{error.strerror or error}')}", file=sys.stderr)
+        more = ", expected a folder or a free name" if isinstance(error, FileExistsError) else ""
+        print(f"pvn: {_printable(f'{where}{error.strerror or error}{more}')}", file=sys.stderr)
         return 2
     except UnicodeEncodeError as error:  # JSON can hold what no text file can
         if debug:

@@ -168,10 +168,12 @@ class Settings:
         """Check every number against its range, and that nothing is given that does not apply."""
         for name, allowed in ranges(type(self)).items():
             value = getattr(self, name)
-            require(value is None or value is PRESET or value in allowed, flag(name), value, str(allowed))
+            good = value is None or value is PRESET or value in allowed
+            require(good, flag(name), " ".join(texts(value)), str(allowed))
         for name, only in self.dependent().items():
             value = getattr(self, name)
-            require(only.applies or value in (PRESET, only.otherwise), flag(name), value, only.needs)
+            good = only.applies or value in (PRESET, only.otherwise)
+            require(good, flag(name), " ".join(texts(value)), only.needs)
 
     def dependent(self) -> dict[str, Only]:
         """Return the fields that apply only with some values of others."""

@@ -3,6 +3,8 @@
 import difflib
 from collections.abc import Iterable
 
+MOST_NAMES = 16  # that an error lists
+
 
 class UserError(Exception):
     """A mistake in what the user gave: a flag, a file, a name.
@@ -18,7 +20,7 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:
     close = nearest(name, names)
     if close:
         return UserError(f"unknown {kind} {name!r}: did you mean {close!r}?")
-    shown = ", ".join(names[:12]) + (f", ... ({len(names)} in all)" if len(names) > 12 else "")
+    shown = ", ".join(names[:MOST_NAMES]) + (f", ... ({len(names)} in all)" if len(names) > MOST_NAMES else "")
     return UserError(f"unknown {kind} {name!r}: expected one of {shown}")
 
 

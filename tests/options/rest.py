@@ -199,7 +199,7 @@ REPORTS: dict[tuple[str, str], Check] = {
     ),
     ("report", "code"): both(
         _report_code,
-        refused(f"{REPORT} --code nothing.py", "--code: found nothing.py, expected a Python file"),
+        refused(f"{REPORT} --code nothing.py", "--code: found no file nothing.py, expected a Python file"),
         refused("report --paper --code nothing.py", "--code: found"),
     ),
     ("report", "draws"): both(

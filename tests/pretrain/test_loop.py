@@ -450,7 +450,7 @@ def test_damaged_or_missing_encoders(config: PvnConfig, tmp_path: Path, monkeypa
         ("--out R --method random", "--env or --data: missing"),
         ("--out R --method pnv", "unknown method 'pnv': did you mean 'pvn'?"),
         ("--out R --method loop", "unknown method 'loop'"),
-        ("--out R --method mine.py", "--method: found mine.py, expected a Python file"),
+        ("--out R --method mine.py", "--method: found no file mine.py, expected a Python file"),
         ("--out R --data nowhere", "nowhere: not a data set"),
         ("--out R --method random --tasks 3", "--tasks"),
         ("--out R --data D --proportion 0", "--proportion: found 0.0, expected more than 0 and less than 1"),

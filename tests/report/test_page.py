@@ -14,7 +14,7 @@ import pytest
 
 from protovalue.report import page as page_module
 from protovalue.report.model import Estimate, Report
-from protovalue.report.numbers import duration, interval, short
+from protovalue.report.numbers import interval, short
 from protovalue.report.page import write_page
 from protovalue.report.wording import headline
 from tests.report import fake
@@ -387,9 +387,6 @@ def test_numbers_in_words(value: Any, text: str) -> None:
     assert short(value) == text
 
 
-def test_intervals_and_times_in_words() -> None:
+def test_intervals_in_words() -> None:
     assert interval(Estimate(150.0, 5.04, 295.0)) == "5 to 295"  # the decimals of the point
     assert interval(Estimate(1.0, math.nan, math.nan)) == ""
-    assert [duration(s) for s in (0.44, 12.3, 59.7, 600, 3599, 7260, 200_000)] == [
-        "0.4 s", "12 s", "1 min", "10 min", "1 h 0 min", "2 h 1 min", "56 h",
-    ]  # fmt: skip

@@ -67,6 +67,7 @@ class DataInfoConfig(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        require(len(self.paths) > 0, "PATHS", "none", "the folder of a data set")
         good = self.picture is None or self.picture.suffix.lower() == ".png"
         require(good, "--picture", self.picture, "a name that ends in .png")
 

@@ -144,7 +144,7 @@ def _filesystem(text: str) -> tuple[Any, str]:
     try:
         filesystem, path = fsspec.core.url_to_fs(text, **options)
     except ImportError as error:
-        extra = "; pip install 'protovalue[gcs]'" if scheme in ("gs", "gcs") else ""
+        extra = "; in the checkout: pip install -e '.[gcs]'" if scheme in ("gs", "gcs") else ""
         raise UserError(f"{text}: {scheme}:// needs another package: {error}{extra}") from error
     except ValueError as error:
         raise UserError(f"{text}: {error}") from error

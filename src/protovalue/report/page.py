@@ -12,11 +12,12 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from protovalue.files import write_atomic
+from protovalue.progress import duration
 from protovalue.report import tables
 from protovalue.report.cells import CellResult
 from protovalue.report.explorer import Explorer, explorer, time_colours
 from protovalue.report.model import Picture, Report
-from protovalue.report.numbers import duration, plural, short
+from protovalue.report.numbers import plural, short
 from protovalue.report.wording import headline
 
 LIMIT = 10_000_000  # bytes of a page
