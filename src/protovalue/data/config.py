@@ -28,7 +28,7 @@ from protovalue.envs.options import EnvOptions
 class CollectConfig(Settings):
     """Collect experience from an environment into a data set folder.
 
-    Example: pvn collect minatar/breakout --steps 100000 --out data/breakout
+    Example: pvn collect minatar/breakout --steps 50000 --out data/breakout --seed 0
 
     The same command continues an interrupted collection. Several seeds make several data sets,
     which every later command opens as one.
@@ -131,7 +131,7 @@ class ImportAtariConfig(ImportConfig):
 class ImportRluConfig(ImportAtariConfig, ImportInParallelConfig):
     """Import RL Unplugged's Atari episodes: the raw shards, or as prepared by TFDS.
 
-    Example: pvn import rlu gs://rl_unplugged/atari_episodes_ordered/Pong --runs 1 --split mixed --out data/pong
+    Example: pvn import rlu gs://rl_unplugged/atari_episodes_ordered/Pong --runs 1 --split mixed --out data/pong-mixed
 
     The same command continues an interrupted import. Rewards are clipped to [-1, 1], as in the files.
     """
@@ -141,7 +141,7 @@ class ImportRluConfig(ImportAtariConfig, ImportInParallelConfig):
 class ImportDqnReplayConfig(ImportAtariConfig):
     """Import the DQN replay data: Dopamine's $store$_observation_ckpt.N.gz and the files beside them.
 
-    Example: pvn import dqn-replay gs://atari-replay-datasets/dqn/Pong/1/replay_logs --out data/pong --iterations 0,9
+    Example: pvn import dqn-replay gs://atari-replay-datasets/dqn/Pong/1/replay_logs --iterations 0,9 --out data/pong2
 
     The same command continues an interrupted import. Rewards are clipped to [-1, 1], as in the files.
     """
@@ -151,7 +151,7 @@ class ImportDqnReplayConfig(ImportAtariConfig):
 class ImportMinariConfig(ImportInParallelConfig):
     """Import a Minari data set that is on this machine, by its folder or its id.
 
-    Example: pvn import minari minatar/breakout/expert-v0 --out data/breakout
+    Example: pvn import minari minatar/breakout/expert-v0 --out data/expert
 
     The same command continues an interrupted import.
     """

@@ -189,7 +189,7 @@ class OnlineConfig(AgentConfig):
 class DqnConfig(AgentConfig):
     """Train DQN end to end: the network learns from the pixels by itself.
 
-    Example: pvn dqn --env minatar/breakout --seeds 0-2 --out runs/dqn
+    Example: pvn dqn --env minatar/breakout --seeds 0-2 --out runs/dqn-0-2
 
     The same command continues an interrupted run. --record also writes all transitions of the training to a data set.
     """

@@ -215,7 +215,7 @@ class LaplacianConfig(PretrainConfig):
 class RandomConfig(PretrainConfig):
     """Write an encoder as it is initialised, without training it.
 
-    Example: pvn pretrain --method random --env minatar/breakout --out runs/random
+    Example: pvn pretrain --method random --env minatar/breakout --out runs/breakout-random
     """
 
     method: Annotated[str, SUBJECT] = "random"
