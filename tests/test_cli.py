@@ -212,6 +212,11 @@ def test_overview_and_version(capsys: pytest.CaptureFixture[str]) -> None:
         ("pretrain --data X --out Y --steps None", "--steps: found 'None', expected a whole number"),
         ("online --encoder X --out Y --hidden 3 b", "--hidden: found '3', 'b', expected numbers"),
         ("online --encoder X --out Y --double=3", "--double: found '3' after it, expected no value: it is a switch"),
+        ("online --encoder X --out Y --hidden 0", "--hidden: found 0, expected 1 to 1,048,576"),
+        ("pretrain --data X --out Y --indicator-options a=1", "--indicator-options: found a=1, expected it only with"),
+        ("data info", "PATHS: found none, expected the folder of a data set"),
+        ("collect nope.py/x --out X", "--env: found no file nope.py, expected a Python file"),
+        ("tabular --out X", "WORLD: found neither, expected one of four-rooms"),
         ("list envs", "KIND: found 'envs', expected environments, encoders, methods, indicators, presets or all ("),
     ],
 )
@@ -241,6 +246,12 @@ def test_an_unwritable_folder_is_one_line(capsys: pytest.CaptureFixture[str], tm
     (tmp_path / "file").write_text("")
     assert main(["collect", "minatar/breakout", "--steps", "10", "--out", str(tmp_path / "file" / "set")]) == 2
     assert "Not a directory" in capsys.readouterr().err
+
+
+def test_a_file_in_place_of_a_folder_is_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    assert main(["collect", "minatar/breakout", "--steps", "10", "--out", str(tmp_path / "file")]) == 2
+    assert capsys.readouterr().err == f"pvn: {tmp_path}/file: File exists, expected a folder or a free name\n"
 
 
 def test_a_closed_pipe_is_quiet() -> None:
