@@ -304,10 +304,14 @@ def test_one_is_described_with_its_options(tmp_path: Path, capsys: pytest.Captur
     assert capsys.readouterr().out.splitlines() == [
         f"{tmp_path / 'sized.py'}: Only a dense layer.",
         "  size: int [3]",
-        "  name: str | None [None]",
+        "  name: str",
     ]
     assert main(["list", "methods", "laplacian"]) == 0
     assert "  dimensions: int [100; small minatar 50]" in capsys.readouterr().out.splitlines()
+    assert main(["list", "methods", "pvn"]) == 0
+    said = capsys.readouterr().out.splitlines()
+    expected = ["threshold: exact or sgd [exact]", "cache: path", "holdout: path ...", "burn_in: int [62,500]"]
+    assert {f"  {line}" for line in [*expected, "indicator_options: KEY=VALUE ..."]} <= set(said)
     assert main(["list", "encoders", "sised"]) == 2
     assert "unknown encoder 'sised'" in capsys.readouterr().err
     assert main(["list", "all", "pvn"]) == 2

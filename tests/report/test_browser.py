@@ -4,6 +4,7 @@ import base64
 import io
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -224,6 +225,15 @@ def test_a_figure_is_dark_in_the_dark(tab: Tab) -> None:
         assert red[0] > red[1] + 50
         assert red[0] > red[2] + 50
         assert paper.max() < 60 if dark else paper.min() > 230
+
+
+def test_a_figure_whose_light_and_dark_mean_something_is_shown_as_drawn(tab: Tab, tmp_path: Path) -> None:
+    tab.view(1280, dark=True)
+    tab.open(write_page(replace(fake.report(tmp_path), galleries=()), tmp_path / "index.html"))
+    tab.wait("matchMedia('(prefers-color-scheme: dark)').matches")
+    turned = "[...document.querySelectorAll('{} .plate img')].map(e => getComputedStyle(e).filter === 'none')"
+    assert set(tab.evaluate(turned.format("#mds"))) == {True}
+    assert set(tab.evaluate(turned.format("#curves"))) == {False}
 
 
 def test_figures_fit_a_phone_and_grow_when_they_are_tapped(tab: Tab) -> None:
