@@ -35,7 +35,8 @@ from protovalue.losses import successor_measure_loss
 from protovalue.nets.memory import keep_freed_memory
 from protovalue.presets import resolved
 from protovalue.pretrain.loop import probe_of
-from protovalue.pretrain.pvn import ProtoValueNetwork, PvnConfig
+from protovalue.pretrain.method_configs import PvnConfig
+from protovalue.pretrain.pvn import ProtoValueNetwork
 from protovalue.pretrain.trainer import Trainer
 from protovalue.runs import Run
 

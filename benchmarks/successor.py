@@ -21,7 +21,7 @@ from protovalue.indicators.precompute import load_indicator
 from protovalue.nets.encoders import make_encoder
 from protovalue.nets.heads import TaskHeads
 from protovalue.pretrain.loop import pretrain
-from protovalue.pretrain.pvn import PvnConfig
+from protovalue.pretrain.method_configs import PvnConfig
 from protovalue.runs import read_checkpoint, read_run
 
 GAMMA = 0.99

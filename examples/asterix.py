@@ -25,9 +25,7 @@ from protovalue.online.config import OnlineConfig
 from protovalue.online.linear_dqn import train_online
 from protovalue.pretrain.config import PretrainConfig
 from protovalue.pretrain.loop import pretrain
-from protovalue.pretrain.pvn import PvnConfig
-from protovalue.pretrain.random import RandomConfig
-from protovalue.pretrain.reward import RewardConfig
+from protovalue.pretrain.method_configs import PvnConfig, RandomConfig, RewardConfig
 from protovalue.runs import read_run
 
 GAME = "minatar/asterix"

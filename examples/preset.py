@@ -18,7 +18,7 @@ from protovalue.data.config import CollectConfig
 from protovalue.online.config import OnlineConfig
 from protovalue.online.linear_dqn import train_online
 from protovalue.pretrain.loop import pretrain
-from protovalue.pretrain.pvn import PvnConfig
+from protovalue.pretrain.method_configs import PvnConfig
 from protovalue.runs import read_run
 
 SETTINGS: dict[str, dict[str, Any]] = {

@@ -1,5 +1,7 @@
 """The command line: what a user sees, and that it costs nothing to ask."""
 
+import itertools
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +12,7 @@ import pytest
 from protovalue import cli
 from protovalue.cli import COMMANDS, main
 from protovalue.config import PRESET
+from protovalue.registry import METHODS
 
 
 def modules_after(code: str) -> set[str]:
@@ -24,6 +27,95 @@ def modules_after(code: str) -> set[str]:
 @pytest.mark.parametrize("code", ["import protovalue", "from protovalue.cli import main; main(['--help'])"])
 def test_importing_and_asking_for_help_load_nothing_heavy(code: str) -> None:
     assert modules_after(code).isdisjoint({"torch", "numpy", "tyro", "gymnasium", "matplotlib"})
+
+
+def test_no_help_text_needs_more_than_the_settings() -> None:
+    """Of all commands and methods, one after another: what one of them imported is there at the end."""
+    asked = [*(name.split() for name in COMMANDS), *(["pretrain", "--method", name] for name in METHODS.names())]
+    code = f"""
+    from protovalue.cli import main
+    for words in {asked}:
+        try:
+            main([*words, "--help"])
+        except SystemExit:
+            pass"""
+    heavy = {"torch", "matplotlib", "pandas", "numba", "scipy", "PIL", "gymnasium"}
+    assert modules_after(code.strip()).isdisjoint(heavy)
+
+
+def help_of(words: str, capsys: pytest.CaptureFixture[str]) -> str:
+    with pytest.raises(SystemExit):
+        main([*words.split(), "--help"])
+    return capsys.readouterr().out
+
+
+def boxes(text: str) -> dict[str, set[str]]:
+    """Return the flags under each heading of a help text, which has frames or not."""
+    found: dict[str, set[str]] = {}
+    for line, after in itertools.pairwise(text.splitlines()):
+        if title := re.match("╭─ (.*?) ─", line) or (re.match(" -+ *$", after) and re.match(" (.*?) *$", line)):
+            found[title[1]] = set()
+        elif flag := re.match("[│ ] (--[a-z][a-z-]+)", line):
+            found[list(found)[-1]].add(flag[1])
+    return found
+
+
+def test_the_help_of_a_long_command_is_in_groups(capsys: pytest.CaptureFixture[str]) -> None:
+    found = boxes(help_of("pretrain", capsys))
+    assert list(found) == ["options", "method options", "training options", "machine options"]
+    usual = {"out", "data", "env", "method", "preset", "architecture", "steps", "seed", "holdout"}
+    assert found["options"] == {f"--{name}" for name in usual}
+    assert {"--tasks", "--gamma", "--width"} <= found["method options"]
+    assert found["training options"] == {
+        "--batch-size",
+        "--learning-rate",
+        "--adam-epsilon",
+        "--precision",
+        "--compile",
+    }
+    machine = {"device", "threads", "memory", "log-every", "checkpoint-every", "cache"}
+    assert found["machine options"] == {f"--{name}" for name in machine}
+    for command in ("online", "dqn"):
+        found = boxes(help_of(command, capsys))
+        assert list(found) == ["options", "method options", "machine options", "environment options"]
+        assert {"--env", "--out", "--seeds", "--preset", "--steps"} <= found["options"]
+        assert "--keep-replay" in found["machine options"]
+    assert list(boxes(help_of("collect", capsys))) == ["positional arguments", "options", "environment options"]
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_no_help_text_shows_what_only_python_says(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    text = " ".join(help_of(name, capsys).replace("│", " ").split())
+    for wrong in ("(default: None)", "None is", "None takes", "(default: )", "(default: '')", "options options"):
+        assert wrong not in text
+
+
+def test_help_says_what_the_presets_give(capsys: pytest.CaptureFixture[str]) -> None:
+    def shown(command: str) -> str:
+        return " ".join(help_of(command, capsys).replace("│", " ").split())
+
+    assert "Gradient steps. [paper 1_562_500; small 10_000, minatar 5_000]" in shown("pretrain")
+    assert "Agent steps of each seed. [paper 3_750_000; small 100_000, minatar 60_000]" in shown("online")
+    assert "[paper 50_000_000; small 1_000_000, minatar 300_000]" in shown("dqn")
+
+
+def test_help_names_the_benchmarks(capsys: pytest.CaptureFixture[str]) -> None:
+    names = sorted(path.stem for path in (Path(__file__).parents[1] / "benchmarks").glob("*.py"))
+    assert f"Benchmarks: {', '.join(names)}" in help_of("bench", capsys)
+
+
+@pytest.mark.parametrize(("text", "expected"), [("1e4", 10_000), ("10_000", 10_000), ("2.5E3", 2_500), ("7", 7)])
+def test_a_whole_number_may_be_written_in_several_ways(
+    text: str, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    called, load = list[Any](), cli._load
+    run = COMMANDS["online"].run
+    monkeypatch.setattr(cli, "_load", lambda where: called.append if where == run else load(where))
+    words = ["--encoder", "x", "--out", "y", "--steps", text, "--hidden", text, "3", "--max-steps", text]
+    assert main(["online", *words]) == 0
+    config = called[0]
+    assert (config.steps, config.hidden, config.options.max_steps) == (expected, (expected, 3), expected)
+    assert type(config.steps) is int
 
 
 def test_the_public_names_exist_and_come_on_demand() -> None:
@@ -80,15 +172,52 @@ def test_overview_and_version(capsys: pytest.CaptureFixture[str]) -> None:
         ("colect", "unknown command 'colect': did you mean 'collect'?"),
         ("data inof x", "unknown command pvn data 'inof': did you mean 'info'?"),
         ("collect minatar/breakout", "--out"),
-        ("collect minatar/breakout --out X --stesp 3", "--stesp"),
         ("collect minatar/breakout --out X --steps many", "--steps"),
         ("collect minatar/breakout --out X --steps 0", "--steps: found 0, expected at least 1"),
         ("collect minatar/breakuot --out X", "did you mean 'minatar/breakout'?"),
         ("collect minatar/breakout --out X --noop-max 3", "unknown option for minatar/breakout 'noop_max'"),
         ("collect minatar/breakout --out X --actions all", "--actions"),
+        ("data info X --picture x.xyz", "--picture: found x.xyz, expected a name that ends in .png"),
+        ("import rlu .", "--out: missing"),
+        ("import dqn-replay . --out X", ".: found no file there, expected names such as $store$_observation_ckpt.0.gz"),
         ("data info nowhere", "nowhere: not a data set: manifest.json is missing"),
         ("data verify nowhere", "nowhere: not a data set: manifest.json is missing"),
         ("bench nothing", "unknown benchmark 'nothing'"),
+        (
+            "collect minatar/breakout --out X --stesp 3",
+            "--stesp: pvn collect has no such option, did you mean --steps?",
+        ),
+        ("collect minatar/breakout --out X --xyzzy", "--xyzzy: pvn collect has no such option (`pvn collect --help`"),
+        ("collect minatar/breakout y --out X", "found y, expected no more words without a flag"),
+        ("collect --out X", "ENV: missing (`pvn collect --help` explains)"),
+        ("collect minatar/breakout --out", "--out: found no value after it, expected one"),
+        ("collect minatar/breakout --out X --steps 1e4x", "--steps: found '1e4x', expected a whole number such as"),
+        ("collect minatar/breakout --out X --steps 1.5", "--steps: found '1.5', expected a whole number such as"),
+        ("collect minatar/breakout --out X --steps 1.5e0", "--steps: found '1.5e0', expected a whole number such as"),
+        ("collect minatar/breakout --out X --steps 1e99999", "--steps: found '1e99999', expected a whole number"),
+        ("collect minatar/breakout --out X --sticky x", "--sticky: found 'x', expected a number"),
+        ("collect minatar/breakout --out X --env-options 4", "--env-options: found '4', expected key=value"),
+        ("pretrain", "--out: missing (`pvn pretrain --help` explains)"),
+        ("pretrain --method", "--out: missing (`pvn pretrain --help` explains)"),
+        ("pretrain --method bc", "--out: missing (`pvn pretrain --method bc --help` explains)"),
+        ("pretrain --method=bc", "--out: missing (`pvn pretrain --method=bc --help` explains)"),
+        (
+            "pretrain --method bc --data X --out Y --tasks 5",
+            "--tasks: found it with --method bc, expected it only with --method pvn, cumulants\n",
+        ),
+        ("pretrain --data X --out Y --horizon 5", "--horizon: found it with --method pvn, expected it only with"),
+        ("pretrain --data X --out Y --width two", "--width: found 'two', expected a whole number"),
+        ("pretrain --data X --out Y --normalize maybe", "--normalize: found 'maybe', expected yes or no ("),
+        ("pretrain --data X --out Y --encoder resnet", "--encoder: found a name that it had before, expected --arch"),
+        ("pretrain --data X --out Y --steps None", "--steps: found 'None', expected a whole number"),
+        ("online --encoder X --out Y --hidden 3 b", "--hidden: found '3', 'b', expected numbers"),
+        ("online --encoder X --out Y --double=3", "--double: found '3' after it, expected no value: it is a switch"),
+        ("online --encoder X --out Y --hidden 0", "--hidden: found 0, expected 1 to 1,048,576"),
+        ("pretrain --data X --out Y --indicator-options a=1", "--indicator-options: found a=1, expected it only with"),
+        ("data info", "PATHS: found none, expected the folder of a data set"),
+        ("collect nope.py/x --out X", "--env: found no file nope.py, expected a Python file"),
+        ("tabular --out X", "WORLD: found neither, expected one of four-rooms"),
+        ("list envs", "KIND: found 'envs', expected environments, encoders, methods, indicators, presets or all ("),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_code_2(
@@ -117,6 +246,12 @@ def test_an_unwritable_folder_is_one_line(capsys: pytest.CaptureFixture[str], tm
     (tmp_path / "file").write_text("")
     assert main(["collect", "minatar/breakout", "--steps", "10", "--out", str(tmp_path / "file" / "set")]) == 2
     assert f"{tmp_path}/file: found no folder, expected one" in capsys.readouterr().err
+
+
+def test_a_file_in_place_of_a_folder_is_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    assert main(["collect", "minatar/breakout", "--steps", "10", "--out", str(tmp_path / "file")]) == 2
+    assert capsys.readouterr().err == f"pvn: {tmp_path}/file: File exists, expected a folder or a free name\n"
 
 
 def test_a_closed_pipe_is_quiet() -> None:

@@ -14,12 +14,12 @@ from protovalue.data.config import (
     ImportMinariConfig,
     ImportRluConfig,
 )
-from protovalue.demo import DemoConfig
+from protovalue.demo.config import DemoConfig
 from protovalue.envs.options import EnvOptions
 from protovalue.errors import UserError
 from protovalue.presets import resolved
 from protovalue.pretrain.config import PretrainConfig
-from protovalue.pretrain.pvn import PvnConfig
+from protovalue.pretrain.method_configs import PvnConfig
 from protovalue.report.config import ReportConfig
 from protovalue.study.config import StudyPlanConfig, StudyRunConfig
 from protovalue.tabular.config import TabularConfig

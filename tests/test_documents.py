@@ -21,6 +21,7 @@ import runpy
 import shlex
 import shutil
 import sys
+import tomllib
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
@@ -32,10 +33,12 @@ import pytest
 import torch
 
 from protovalue import cli
+from protovalue.bench import benchmarks
 from protovalue.cli import COMMANDS, main
 from protovalue.data.dataset import open_dataset
 from protovalue.errors import UserError
 from protovalue.flags import parse
+from protovalue.pretrain.method_configs import CONFIGS
 from protovalue.pretrain.methods import method_class, method_names
 from protovalue.registry import REGISTRIES
 from protovalue.study import command as study_command
@@ -99,6 +102,8 @@ ELSEWHERE = {
 EXEMPT = {
     "make demo": "installs the package from the network, then runs for minutes; its stages are tested one by one",
     "make test": "is what runs this test",
+    "pip install torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu": "installs from the network",
+    "pip install -c constraints.txt -e .": "installs from the network",
 }
 
 
@@ -324,7 +329,24 @@ def test_no_two_commands_write_to_one_folder() -> None:
                 if " --out " in line:
                     own = re.sub(r" --holdout \S+", "", line)
                     writers.setdefault(line.split(" --out ")[1].split()[0], set()).add(own)
+    loaded = [cli._load(command.config) for command in COMMANDS.values()]
+    for config in [*(one for one in loaded if isinstance(one, type)), *CONFIGS.values()]:
+        for line in re.findall("Example: (pvn .*)", config.__doc__ or ""):
+            if " --out " in line:
+                writers.setdefault(line.split(" --out ")[1].split()[0], set()).add(line)
     assert [sorted(lines) for lines in writers.values() if len(lines) > 1] == []
+
+
+def test_what_is_said_about_installing_is_there() -> None:
+    """Extras that advice names, the version of PyTorch, and what a checkout has that a wheel has not."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    sources = [path.read_text() for path in (ROOT / "src").rglob("*.py")]
+    named = {name for text in [*map(text_of, DOCUMENTS), *sources] for name in re.findall(r"'\.\[([\w-]+)\]'", text)}
+    assert named == {"gcs", "array-record", "dev"} == set(project["optional-dependencies"])
+    (pinned,) = re.findall("^torch==.*$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
+    assert f"pip install {pinned} --index-url" in text_of("README.md")
+    assert (ROOT / "studies" / "demo.toml").is_file()
+    assert benchmarks()
 
 
 def all_commands() -> set[str]:

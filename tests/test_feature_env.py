@@ -19,7 +19,7 @@ from protovalue.errors import UserError
 from protovalue.feature_env import FeatureEnv
 from protovalue.nets.encoders import make_encoder
 from protovalue.pretrain.loop import pretrain
-from protovalue.pretrain.spr import SprConfig
+from protovalue.pretrain.method_configs import SprConfig
 
 
 @pytest.fixture

@@ -28,8 +28,8 @@ from protovalue.evaluate.config import EvaluateConfig
 from protovalue.flags import parse
 from protovalue.online.config import DqnConfig, OnlineConfig
 from protovalue.presets import TABLES, Preset, Presets, SameAs, in_brackets, resolved
+from protovalue.pretrain.method_configs import PvnConfig
 from protovalue.pretrain.methods import method_class, method_names
-from protovalue.pretrain.pvn import PvnConfig
 from tests.documents import ROOT
 
 ALL = [

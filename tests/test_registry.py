@@ -104,7 +104,7 @@ def test_a_file_of_the_users_is_run_once_for_its_contents(registry: Any, tmp_pat
 @pytest.mark.parametrize(
     ("text", "spec", "message"),
     [
-        (None, "mine.py", "FLAG: found .*mine.py, expected a Python file$"),
+        (None, "mine.py", "FLAG: found no file .*mine.py, expected a Python file$"),
         ("x = 1", "mine.py", r"FLAG: .*mine.py defines no CONSTANT, expected a class that extends BASE \(PAGE\)$"),
         ("CONSTANT = dict", "mine.py", "mine.py defines no CONSTANT, expected a class that extends BASE"),
         ("CONSTANT = 'x'", "mine.py", "mine.py defines no CONSTANT, expected a class that extends BASE"),
@@ -304,10 +304,14 @@ def test_one_is_described_with_its_options(tmp_path: Path, capsys: pytest.Captur
     assert capsys.readouterr().out.splitlines() == [
         f"{tmp_path / 'sized.py'}: Only a dense layer.",
         "  size: int [3]",
-        "  name: str | None [None]",
+        "  name: str",
     ]
     assert main(["list", "methods", "laplacian"]) == 0
     assert "  dimensions: int [100; small minatar 50]" in capsys.readouterr().out.splitlines()
+    assert main(["list", "methods", "pvn"]) == 0
+    said = capsys.readouterr().out.splitlines()
+    expected = ["threshold: exact or sgd [exact]", "cache: path", "holdout: path ...", "burn_in: int [62,500]"]
+    assert {f"  {line}" for line in [*expected, "indicator_options: KEY=VALUE ..."]} <= set(said)
     assert main(["list", "encoders", "sised"]) == 2
     assert "unknown encoder 'sised'" in capsys.readouterr().err
     assert main(["list", "all", "pvn"]) == 2

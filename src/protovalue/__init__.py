@@ -32,39 +32,39 @@ if TYPE_CHECKING:
     from protovalue.feature_env import FeatureEnv as FeatureEnv
     from protovalue.online.config import DqnConfig as DqnConfig
     from protovalue.online.config import OnlineConfig as OnlineConfig
-    from protovalue.pretrain.bc import BcConfig as BcConfig
     from protovalue.pretrain.config import PretrainConfig as PretrainConfig
-    from protovalue.pretrain.cumulants import CumulantsConfig as CumulantsConfig
-    from protovalue.pretrain.laplacian import LaplacianConfig as LaplacianConfig
-    from protovalue.pretrain.pvn import PvnConfig as PvnConfig
-    from protovalue.pretrain.random import RandomConfig as RandomConfig
-    from protovalue.pretrain.reward import RewardConfig as RewardConfig
-    from protovalue.pretrain.spr import SprConfig as SprConfig
+    from protovalue.pretrain.method_configs import BcConfig as BcConfig
+    from protovalue.pretrain.method_configs import CumulantsConfig as CumulantsConfig
+    from protovalue.pretrain.method_configs import LaplacianConfig as LaplacianConfig
+    from protovalue.pretrain.method_configs import PvnConfig as PvnConfig
+    from protovalue.pretrain.method_configs import RandomConfig as RandomConfig
+    from protovalue.pretrain.method_configs import RewardConfig as RewardConfig
+    from protovalue.pretrain.method_configs import SprConfig as SprConfig
     from protovalue.registry import load_code as load_code
     from protovalue.report.config import ReportConfig as ReportConfig
     from protovalue.runs import Run as Run
     from protovalue.study.config import StudyRunConfig as StudyRunConfig
 
 _HOME = {
-    "BcConfig": "protovalue.pretrain.bc",
+    "BcConfig": "protovalue.pretrain.method_configs",
     "CollectConfig": "protovalue.data.config",
-    "CumulantsConfig": "protovalue.pretrain.cumulants",
+    "CumulantsConfig": "protovalue.pretrain.method_configs",
     "Dataset": "protovalue.data.dataset",
     "DqnConfig": "protovalue.online.config",
     "EnvOptions": "protovalue.envs.options",
     "EvaluateConfig": "protovalue.evaluate.config",
     "FeatureEnv": "protovalue.feature_env",
     "FrozenEncoder": "protovalue.encoder",
-    "LaplacianConfig": "protovalue.pretrain.laplacian",
+    "LaplacianConfig": "protovalue.pretrain.method_configs",
     "OnlineConfig": "protovalue.online.config",
     "PretrainConfig": "protovalue.pretrain.config",
-    "PvnConfig": "protovalue.pretrain.pvn",
-    "RandomConfig": "protovalue.pretrain.random",
+    "PvnConfig": "protovalue.pretrain.method_configs",
+    "RandomConfig": "protovalue.pretrain.method_configs",
     "ReportConfig": "protovalue.report.config",
-    "RewardConfig": "protovalue.pretrain.reward",
+    "RewardConfig": "protovalue.pretrain.method_configs",
     "Run": "protovalue.runs",
     "Sampler": "protovalue.data.sampler",
-    "SprConfig": "protovalue.pretrain.spr",
+    "SprConfig": "protovalue.pretrain.method_configs",
     "StudyRunConfig": "protovalue.study.config",
     "UserError": "protovalue.errors",
     "collect": "protovalue.api",

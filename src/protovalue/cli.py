@@ -68,7 +68,7 @@ COMMANDS = {
         "Solve a small world exactly and write a page that shows the theory.",
     ),
     "pretrain": Command(
-        "protovalue.pretrain.methods:config_class",
+        "protovalue.pretrain.method_configs:config_class",
         "protovalue.pretrain.loop:pretrain_command",
         "Train an encoder on a data set with one of the methods.",
         continues=True,
@@ -130,8 +130,8 @@ COMMANDS = {
         "protovalue.bench:BenchConfig", "protovalue.bench:bench", "Run one of the benchmarks and print its table."
     ),
     "demo": Command(
-        "protovalue.demo:DemoConfig",
-        "protovalue.demo:demo",
+        "protovalue.demo.config:DemoConfig",
+        "protovalue.demo.command:demo",
         "Show what there is in a few minutes: what `make demo` runs.",
         continues=True,
     ),
@@ -166,7 +166,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if debug:
             raise
         where = f"{error.filename}: " if error.filename else ""
-        print(f"pvn: {_printable(f'{where}{error.strerror or error}')}", file=sys.stderr)
+        more = ", expected a folder or a free name" if isinstance(error, FileExistsError) else ""
+        print(f"pvn: {_printable(f'{where}{error.strerror or error}{more}')}", file=sys.stderr)
         return 2
     except UnicodeEncodeError as error:  # JSON can hold what no text file can
         if debug:

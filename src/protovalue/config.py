@@ -23,9 +23,11 @@ class Role:
     """Runs that differ in it are not one method in a report."""
     filled_in: bool
     """A study gives it, so a study file may not."""
+    group: str = ""
+    """The heading of its option in a long help text; without one it is what people usually set."""
 
 
-RESULT = Role(identifies=True, may_change=False, compared=True, filled_in=False)
+RESULT = Role(identifies=True, may_change=False, compared=True, filled_in=False, group="method")
 """The result depends on it."""
 LENGTH = Role(identifies=True, may_change=True, compared=True, filled_in=False)
 """How long it goes on: the result depends on it, but what was computed so far does not."""
@@ -35,20 +37,22 @@ SUBJECT = Role(identifies=True, may_change=False, compared=False, filled_in=True
 """The game, or the method: what is compared is grouped by it."""
 INPUT = Role(identifies=False, may_change=True, compared=False, filled_in=True)
 """Where something lies that the result depends on; its checksum is what counts."""
-PLACE = Role(identifies=False, may_change=True, compared=False, filled_in=True)
+PLACE = Role(identifies=False, may_change=True, compared=False, filled_in=True, group="machine")
 """Where something is written."""
-KEPT_PLACE = Role(identifies=False, may_change=False, compared=False, filled_in=True)
+KEPT_PLACE = Role(identifies=False, may_change=False, compared=False, filled_in=True, group="machine")
 """Where something is written that a run must find again when it goes on."""
-MACHINE = Role(identifies=False, may_change=True, compared=False, filled_in=False)
+MACHINE = Role(identifies=False, may_change=True, compared=False, filled_in=False, group="machine")
 """How it is computed and what is told about it, not what is computed."""
-THREADS = Role(identifies=False, may_change=True, compared=False, filled_in=True)
+THREADS = Role(identifies=False, may_change=True, compared=False, filled_in=True, group="machine")
 """The same for processors, which a study shares out."""
-RHYTHM = Role(identifies=False, may_change=False, compared=False, filled_in=False)
+RHYTHM = Role(identifies=False, may_change=False, compared=False, filled_in=False, group="machine")
 """How often files are written whose size depends on it."""
 
 
 TRAINING = "how gradient steps are taken"
 """The mark of settings that mean nothing where nothing is learned."""
+USUAL = "what people usually set"
+"""The mark of settings that a long help text shows first, whatever their role."""
 
 
 @dataclass(frozen=True)
@@ -164,6 +168,9 @@ class Settings:
     old_flags: ClassVar[Mapping[str, str]] = {}
     """Flags that had another name once, with what they are called now."""
 
+    chosen_by: ClassVar[str] = ""
+    """The flag that chooses this class among others, each with settings of its own."""
+
     def __post_init__(self) -> None:
         """Check every number against its range, and that nothing is given that does not apply; paths may be text."""
         for name, several in _path_fields(type(self)).items():
@@ -175,13 +182,20 @@ class Settings:
                 object.__setattr__(self, name, Path(value))
         for name, allowed in ranges(type(self)).items():
             value = getattr(self, name)
-            require(value is None or value is PRESET or value in allowed, flag(name), value, str(allowed))
+            good = value is None or value is PRESET or value in allowed
+            require(good, flag(name), " ".join(texts(value)), str(allowed))
         for name, only in self.dependent().items():
             value = getattr(self, name)
-            require(only.applies or value in (PRESET, only.otherwise), flag(name), value, only.needs)
+            good = only.applies or value in (PRESET, only.otherwise)
+            require(good, flag(name), " ".join(texts(value)), only.needs)
 
     def dependent(self) -> dict[str, Only]:
         """Return the fields that apply only with some values of others."""
+        return {}
+
+    @classmethod
+    def others(cls) -> Mapping[str, "type[Settings]"]:
+        """Return the classes that `chosen_by` chooses from, by name."""
         return {}
 
     def check_given(self, given: Self) -> None:

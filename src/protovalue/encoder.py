@@ -1,5 +1,6 @@
 """The artefact of pretraining: a frozen encoder in a folder of its own, to be loaded anywhere."""
 
+import contextlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -183,6 +184,17 @@ def save_encoder(
     write_atomic(folder / CARD, ("\n".join(card) + "\n").encode())
 
 
+def _what_lies_there(run: Path) -> str:
+    """Say why a run folder has no encoder."""
+    recorded = None
+    with contextlib.suppress(UserError):
+        recorded = read_json(run / CONFIG).get("config")
+    kind = recorded.get("kind") if isinstance(recorded, dict) else None
+    if kind in ("online", "dqn"):
+        return f"found the agents of pvn {kind}, expected a run of pvn pretrain"
+    return "the run is not finished"
+
+
 def load_encoder(path: Path | str, device: str = "cpu") -> FrozenEncoder:
     """Load the encoder in a folder, or in the `encoder` folder of a pretraining run.
 
@@ -192,7 +204,7 @@ def load_encoder(path: Path | str, device: str = "cpu") -> FrozenEncoder:
     given = Path(path)
     folder = given / "encoder" if (given / "encoder" / CONFIG).is_file() else given
     if (folder / "checkpoints").is_dir():
-        raise UserError(f"{given}: no encoder here: the run is not finished")
+        raise UserError(f"{given}: no encoder here: {_what_lies_there(folder)}")
     if not (folder / CONFIG).is_file():
         raise UserError(f"{given}: no encoder here: {CONFIG} is missing")
     fields = read_json(folder / CONFIG)

@@ -3,6 +3,8 @@
 import difflib
 from collections.abc import Iterable
 
+MOST_NAMES = 16  # that an error lists
+
 
 class UserError(Exception):
     """A mistake in what the user gave: a flag, a file, a name.
@@ -15,8 +17,13 @@ class UserError(Exception):
 def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:
     """Say that `name` is not one of `known`, with the nearest of them."""
     names = sorted(known)
-    nearest = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    if nearest:
-        return UserError(f"unknown {kind} {name!r}: did you mean {nearest[0]!r}?")
-    shown = ", ".join(names[:12]) + (f", ... ({len(names)} in all)" if len(names) > 12 else "")
+    close = nearest(name, names)
+    if close:
+        return UserError(f"unknown {kind} {name!r}: did you mean {close!r}?")
+    shown = ", ".join(names[:MOST_NAMES]) + (f", ... ({len(names)} in all)" if len(names) > MOST_NAMES else "")
     return UserError(f"unknown {kind} {name!r}: expected one of {shown}")
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """Return what was perhaps meant, if anything is like it."""
+    return next(iter(difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.5)), None)

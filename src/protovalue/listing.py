@@ -3,7 +3,8 @@
 import sys
 import typing
 from dataclasses import dataclass, fields
-from typing import Annotated, Any, Literal
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 from tyro.conf import Positional
 
@@ -70,11 +71,11 @@ def describe(registry: Registry, name: str) -> list[str]:
     """Return what one of them is, and its options with types and defaults; a file of the user's is run."""
     cls = registry.load(name)
     games = list(getattr(cls, "games", ()))
-    own = {key: (kind, f"[{default}]") for key, (kind, default) in options_of(cls).items()}
+    own = {key: (kind, _default(default)) for key, (kind, default) in options_of(cls).items()}
     return [
         f"{name}: {(sys.modules[cls.__module__].__doc__ or 'no docstring').partition(chr(10))[0]}",
         *([f"  names: {', '.join(games)}"] if games else []),
-        *(f"  {key}: {_words(kind)} {usual}" for key, (kind, usual) in (_settings(cls) or own).items()),
+        *(f"  {key}: {_words(kind)}{usual}" for key, (kind, usual) in (_settings(cls) or own).items()),
     ]
 
 
@@ -87,10 +88,25 @@ def _settings(cls: Any) -> dict[str, tuple[Any, str]]:
     own = [one for one in fields(config) if one.name not in shared.__dataclass_fields__]
     usual = {one.name: default_of(one) for one in own}
     return {
-        name: (hints[name], in_brackets(name, config.presets) if default is PRESET else f"[{default}]")
+        name: (hints[name], f" {in_brackets(name, config.presets)}" if default is PRESET else _default(default))
         for name, default in usual.items()
     }
 
 
+def _default(value: Any) -> str:
+    """Write a default; one that is nothing is not written."""
+    return "" if value is None or value == () or value == "" else f" [{value}]"
+
+
 def _words(kind: Any) -> str:
-    return kind.__name__ if isinstance(kind, type) else str(kind).replace("typing.", "")
+    """Write a type as it is given on a command line: int, exact or sgd, path ..."""
+    parts = [part for part in get_args(kind) if part not in (type(None), ...)]
+    if get_origin(kind) is Literal:
+        return " or ".join(map(str, parts))
+    if get_origin(kind) is dict:
+        return "KEY=VALUE ..."
+    if get_origin(kind) in (tuple, list):
+        return f"{' '.join(map(_words, parts))} ..."
+    if parts:
+        return " or ".join(map(_words, parts))
+    return "path" if kind is Path else kind.__name__ if isinstance(kind, type) else str(kind).replace("typing.", "")

@@ -40,7 +40,7 @@ def resolve_options(cls: type[Any], given: Mapping[str, Any] | None, kind: str, 
     known = options_of(cls)
     for name in given or {}:
         if name not in known:
-            raise unknown(kind, str(name), known or {"(none)"})
+            raise unknown(kind, str(name), known) if known else UserError(f"unknown {kind} {name!r}: it has none")
     fields = [(name, hint, dataclasses.field(default=None)) for name, (hint, _) in known.items()]
     schema = dataclasses.make_dataclass("Options", fields)
     values = {name: default for name, (_, default) in known.items()} | dict(given or {})

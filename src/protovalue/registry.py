@@ -216,7 +216,8 @@ def _run(path: Path, flag: str) -> ModuleType:
         return _modules[place][1]
     module = run_file(path)
     if module is None:
-        raise UserError(f"{flag}: found {path}, expected a Python file")
+        found = path if path.exists() else f"no file {path}"
+        raise UserError(f"{flag}: found {found}, expected a Python file")
     _modules[place] = (now, module)
     return module
 

@@ -390,12 +390,22 @@ class _Events:
 def _check_config(path: Path, fields: dict[str, Any], may_change: set[str]) -> None:
     """Refuse to resume with another config."""
     before = read_run(path)["config"]
+    commands = [f"pvn {one.get('kind') or 'pretrain'}" for one in (before, fields)]
+    if commands[0] != commands[1]:
+        raise UserError(f"{path}: found a run of {commands[0]}, expected another folder for {commands[1]}")
     names = (before.keys() | fields.keys()) - may_change
     # One that was not there when the run began was not given then.
     differ = sorted(name for name in names if before.get(name) != fields.get(name))
     if differ:
-        listed = ", ".join(f"{name} {fields.get(name)} (the run has {before.get(name)})" for name in differ)
+        differ.sort(key=lambda name: name not in ("method", "env"))  # most of what differs follows from these
+        shown = [f"{name} {_short(fields.get(name))} (the run has {_short(before.get(name))})" for name in differ]
+        listed = ", ".join(shown[:4]) + (f" and {len(shown) - 4} more" if len(shown) > 4 else "")
         raise UserError(f"{path}: holds a run with another config: {listed}; choose another folder or the same config")
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 40 else f"{text[:36]} ..."
 
 
 def _record_config(path: Path, fields: dict[str, Any]) -> None:

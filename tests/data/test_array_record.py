@@ -155,5 +155,5 @@ def test_without_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     path.touch()
     (source,) = find_sources([str(path)], ".")
     monkeypatch.setitem(sys.modules, "array_record.python.array_record_module", None)
-    with pytest.raises(UserError, match=r"x: needs another package; pip install 'protovalue\[array-record\]'"):
+    with pytest.raises(UserError, match=r"x: needs another package; in the checkout: pip install -e '\.\[array-rec"):
         list(array_record.read_array_records(source))

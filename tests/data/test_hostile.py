@@ -414,7 +414,7 @@ def test_a_full_disk_names_the_file_when_committing(tmp_path: Path, monkeypatch:
 def test_a_picture_that_cannot_be_written_is_named(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    picture = tmp_path / "sheet.anything"
+    picture = tmp_path / "sheet.png"
     assert main(["data", "info", str(folder), "--picture", str(picture)]) == 0
     assert picture.read_bytes().startswith(b"\x89PNG")
 

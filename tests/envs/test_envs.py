@@ -156,7 +156,9 @@ def test_a_reset_takes_no_options_and_a_seed_for_each(env_id: str) -> None:
 @pytest.mark.parametrize(
     ("env_id", "options", "message"),
     [
-        ("breakout", {}, "unknown environment 'breakout': expected atari/NAME or gym/NAME or minatar/NAME"),
+        ("breakout", {}, "expected atari/NAME or gym/NAME or minatar/NAME, such as minatar/breakout"),
+        ("space invaders", {}, "or minatar/NAME, such as minatar/space_invaders"),
+        ("brakeout", {}, "unknown environment 'brakeout': expected atari/NAME or gym/NAME or minatar/NAME"),
         ("minatar/brakout", {}, "unknown environment 'minatar/brakout': did you mean 'minatar/breakout'?"),
         ("atari/pong", {}, "unknown environment 'atari/pong': did you mean 'atari/Pong'?"),
         ("minatar/breakout", {"frameskip": 4}, "unknown option for minatar/breakout 'frameskip'"),

@@ -134,7 +134,7 @@ def test_a_study_names_the_line_of_a_wrong_name(wide: Any) -> None:
             '"deep/wide.py"\narchitecture_',
             '"no.py"\narchitecture_',
             9,
-            "--architecture: found no.py, expected a Python file",
+            "--architecture: found no file no.py, expected a Python file",
         ),
         ('"deep/wide.py"\nsteps', '"natur"\nsteps', 15, "unknown encoder 'natur': did you mean 'nature'"),
         ("{ depth = 1 }", "[1]", 10, r"architecture_options: found \[1\], expected a table"),

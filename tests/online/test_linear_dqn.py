@@ -77,6 +77,35 @@ def test_another_config_or_encoder_in_the_same_folder_is_refused(
     assert "holds a run with another config: double True (the run has False)" in capsys.readouterr().err
     assert main(f"online --encoder random:minatar:1 {flags}".split()) == 2
     assert "encoder_checksum" in capsys.readouterr().err
+    others = "--head c51 --n-step 2 --gamma 0.5 --double --epsilon 0.3 --hidden 7 --learning-rate 1"
+    assert main(f"online --encoder {encoder} {flags} {others}".split()) == 2
+    line = capsys.readouterr().err.splitlines()[-1]
+    listed = "atoms 51 (the run has None), double True (the run has False), epsilon 0.3 (the run has 0.01), gamma 0.5"
+    assert line == (
+        f"pvn: {tmp_path}/r: holds a run with another config: {listed} (the run has 0.99) and 5 more; "
+        "choose another folder or the same config"
+    )
+
+
+def test_a_folder_of_another_command_is_refused_in_few_words(
+    encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whose run it is; and that agents have no encoder, not that they are not finished."""
+    agents, pretrained = tmp_path / "agents", tmp_path / "pretrained"
+    flags = "--env minatar/breakout --steps 30 --replay-min 10 --replay-size 50"
+    assert main(f"online --encoder {encoder} {flags} --out {agents}".split()) == 0
+    assert main(f"pretrain --method random --env minatar/breakout --out {pretrained}".split()) == 0
+    for words, expected in [
+        (f"online --encoder {encoder} {flags} --out {pretrained}",
+         f"{pretrained}: found a run of pvn pretrain, expected another folder for pvn online"),
+        (f"pretrain --method random --env minatar/breakout --out {agents}",
+         f"{agents}: found a run of pvn online, expected another folder for pvn pretrain"),
+        (f"online --encoder {agents} {flags} --out {tmp_path}/r",
+         f"{agents}: no encoder here: found the agents of pvn online, expected a run of pvn pretrain"),
+    ]:  # fmt: skip
+        capsys.readouterr()
+        assert main(words.split()) == 2
+        assert capsys.readouterr().err.splitlines()[-1] == f"pvn: {expected}"
 
 
 def test_the_feature_scale_is_the_encoder_s_own_or_a_random_policy_s(encoder: Path, tmp_path: Path) -> None:

@@ -208,7 +208,9 @@ DQN: dict[str, Check] = {
     ),
     "architecture_options": both(
         differ(DEEP, f"{DEEP} --architecture-options depth=1", learned),
-        refused(f"{BASE['dqn']} --architecture-options depth=1", "unknown option of encoder 'minatar' 'depth'"),
+        refused(
+            f"{BASE['dqn']} --architecture-options depth=1", "unknown option of encoder 'minatar' 'depth': it has none"
+        ),
     ),
     "width": differ(BASE["dqn"], f"{BASE['dqn']} --width 2", learned),
     "record": _record,

@@ -157,7 +157,9 @@ def shared(method: str) -> dict[str, Check]:
         "architecture": more(method, "--architecture nature"),
         "architecture_options": both(
             more(method, "--architecture-options depth=1", "--architecture {wide}"),
-            refused(f"{own} --architecture-options depth=1", "unknown option of encoder 'minatar' 'depth'"),
+            refused(
+                f"{own} --architecture-options depth=1", "unknown option of encoder 'minatar' 'depth': it has none"
+            ),
         ),
         "width": more(method, "--width 2"),
         "seed": more(method, "--seed 1"),

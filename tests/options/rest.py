@@ -7,7 +7,7 @@ from typing import Any
 from unittest.mock import MagicMock
 
 import protovalue
-from protovalue import demo
+from protovalue.demo import command as demo
 from protovalue.registry import ENCODERS
 from protovalue.report import figures as report_figures
 from protovalue.study import command, overview
@@ -199,7 +199,7 @@ REPORTS: dict[tuple[str, str], Check] = {
     ),
     ("report", "code"): both(
         _report_code,
-        refused(f"{REPORT} --code nothing.py", "--code: found nothing.py, expected a Python file"),
+        refused(f"{REPORT} --code nothing.py", "--code: found no file nothing.py, expected a Python file"),
         refused("report --paper --code nothing.py", "--code: found"),
     ),
     ("report", "draws"): both(

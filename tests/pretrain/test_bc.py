@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from protovalue.pretrain.bc import BcConfig
+from protovalue.pretrain.method_configs import BcConfig
 from protovalue.runs import read_metrics
 from protovalue.tabular.gridworlds import open_grid
 from tests.pretrain.helpers import made, pictures, successors, trained, walks

@@ -15,8 +15,8 @@ from protovalue.indicators.cumulants import Cumulants, CumulantSpec
 from protovalue.indicators.cumulants import cumulants as networks_of
 from protovalue.indicators.precompute import load_indicator
 from protovalue.pretrain import cumulants
-from protovalue.pretrain.cumulants import CumulantsConfig
 from protovalue.pretrain.loop import pretrain
+from protovalue.pretrain.method_configs import CumulantsConfig
 from protovalue.tabular.gridworlds import open_grid
 from tests.pretrain.helpers import (
     TRANSITIONS,

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from protovalue.data.dataset import Dataset
-from protovalue.pretrain.laplacian import LaplacianConfig, steps_ahead
+from protovalue.pretrain.laplacian import steps_ahead
 from protovalue.pretrain.loop import pretrain
+from protovalue.pretrain.method_configs import LaplacianConfig
 from protovalue.randomness import Purpose, generator_at
 from protovalue.tabular.gridworlds import open_grid
 from protovalue.tabular.protovalues import proto_value_functions

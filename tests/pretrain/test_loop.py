@@ -30,10 +30,9 @@ from protovalue.indicators.precompute import load_indicator
 from protovalue.pretrain import loop, trainer
 from protovalue.pretrain.config import PretrainConfig
 from protovalue.pretrain.loop import pretrain
+from protovalue.pretrain.method_configs import PvnConfig, RandomConfig, RewardConfig
 from protovalue.pretrain.methods import method_class, method_names
-from protovalue.pretrain.pvn import ProtoValueNetwork, PvnConfig
-from protovalue.pretrain.random import RandomConfig
-from protovalue.pretrain.reward import RewardConfig
+from protovalue.pretrain.pvn import ProtoValueNetwork
 from protovalue.pretrain.trainer import Trainer
 from protovalue.runs import read_checkpoint, read_metrics, read_run
 from tests.data.helpers import forge, made_up, manifest, write
@@ -462,7 +461,7 @@ def test_damaged_or_missing_encoders(config: PvnConfig, tmp_path: Path, monkeypa
         ("--out R --method random", "--env or --data: missing"),
         ("--out R --method pnv", "unknown method 'pnv': did you mean 'pvn'?"),
         ("--out R --method loop", "unknown method 'loop'"),
-        ("--out R --method mine.py", "--method: found mine.py, expected a Python file"),
+        ("--out R --method mine.py", "--method: found no file mine.py, expected a Python file"),
         ("--out R --data nowhere", "nowhere: not a data set"),
         ("--out R --method random --tasks 3", "--tasks"),
         ("--out R --data D --proportion 0", "--proportion: found 0.0, expected more than 0 and less than 1"),

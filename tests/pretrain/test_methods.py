@@ -17,7 +17,8 @@ from protovalue.errors import UserError
 from protovalue.nets.encoders import make_encoder
 from protovalue.presets import resolved
 from protovalue.pretrain.loop import pretrain
-from protovalue.pretrain.methods import config_class, method_class, method_names
+from protovalue.pretrain.method_configs import CONFIGS, config_class
+from protovalue.pretrain.methods import method_class, method_names
 from protovalue.randomness import Purpose, seeded
 from protovalue.runs import read_metrics, read_run
 from tests.pretrain.helpers import atari_shaped
@@ -105,6 +106,10 @@ def test_the_memory_of_a_sample_is_known(folders: Path, tmp_path: Path, name: st
 )
 def test_the_command_line_chooses_the_settings(args: list[Any], name: str) -> None:
     assert config_class(args) is method_class(name).Config
+
+
+def test_the_settings_of_every_method_are_known_without_it() -> None:
+    assert dict(CONFIGS) == {name: method_class(name).Config for name in method_names()}
 
 
 @pytest.mark.parametrize("line", ["", "METHOD = 'bc'", "METHOD = dict", "METHOD = None"])

@@ -14,15 +14,17 @@ from protovalue.encoder import load_encoder
 from protovalue.errors import UserError
 from protovalue.nets.encoders import Encoder
 from protovalue.precision import choose_precision
-from protovalue.pretrain.bc import BcConfig
 from protovalue.pretrain.config import PretrainConfig
-from protovalue.pretrain.cumulants import CumulantsConfig
-from protovalue.pretrain.laplacian import LaplacianConfig
 from protovalue.pretrain.loop import pretrain, probe_of
+from protovalue.pretrain.method_configs import (
+    BcConfig,
+    CumulantsConfig,
+    LaplacianConfig,
+    PvnConfig,
+    RewardConfig,
+    SprConfig,
+)
 from protovalue.pretrain.methods import method_names
-from protovalue.pretrain.pvn import PvnConfig
-from protovalue.pretrain.reward import RewardConfig
-from protovalue.pretrain.spr import SprConfig
 from protovalue.runs import read_metrics, read_run
 from protovalue.tabular.gridworlds import open_grid
 from tests.pretrain.helpers import made, successors, walks

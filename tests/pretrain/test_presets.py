@@ -14,8 +14,8 @@ from protovalue.nets.encoders import make_encoder
 from protovalue.online.config import OnlineConfig
 from protovalue.presets import Preset, resolved
 from protovalue.pretrain.config import PretrainConfig
+from protovalue.pretrain.method_configs import PvnConfig
 from protovalue.pretrain.methods import method_class, method_names
-from protovalue.pretrain.pvn import PvnConfig
 from protovalue.pretrain.trainer import Trainer
 
 OUT = Path("run")

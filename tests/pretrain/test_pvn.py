@@ -15,7 +15,7 @@ from protovalue.indicators.precompute import IndicatorRewards, IndicatorSpec, in
 from protovalue.pretrain import pvn
 from protovalue.pretrain.base import transitions
 from protovalue.pretrain.loop import pretrain
-from protovalue.pretrain.pvn import PvnConfig
+from protovalue.pretrain.method_configs import PvnConfig
 from protovalue.runs import read_run
 from tests.pretrain.helpers import TRANSITIONS, episodes, fill_table, made, pictures, trained, two_episodes, walks
 

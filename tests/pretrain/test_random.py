@@ -13,7 +13,7 @@ from protovalue.feature_env import feature_scale
 from protovalue.nets.statistics import feature_statistics
 from protovalue.online import linear_dqn
 from protovalue.pretrain.loop import pretrain, probe_of
-from protovalue.pretrain.random import RandomConfig
+from protovalue.pretrain.method_configs import RandomConfig
 from protovalue.runs import read_run
 
 

@@ -11,7 +11,7 @@ import torch
 from protovalue.data.dataset import Dataset
 from protovalue.data.format import End
 from protovalue.pretrain.loop import pretrain
-from protovalue.pretrain.reward import RewardConfig
+from protovalue.pretrain.method_configs import RewardConfig
 from protovalue.tabular.gridworlds import open_grid
 from tests.pretrain.helpers import episodes, fill_table, made, pictures, successors, trained, walks
 

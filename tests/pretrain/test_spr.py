@@ -17,7 +17,8 @@ from protovalue.files import read_json, write_json
 from protovalue.nets.layers import flatten, renormalize
 from protovalue.presets import resolved
 from protovalue.pretrain.loop import pretrain
-from protovalue.pretrain.spr import SprConfig, Transition, centered, shifted
+from protovalue.pretrain.method_configs import SprConfig
+from protovalue.pretrain.spr import Transition, centered, shifted
 from protovalue.runs import read_metrics, read_run
 from protovalue.tabular.gridworlds import open_grid
 from tests.data.helpers import MadeUp, write

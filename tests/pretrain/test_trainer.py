@@ -10,8 +10,8 @@ import torch
 from protovalue.data.dataset import Dataset
 from protovalue.errors import UserError
 from protovalue.nets.layers import Dense
-from protovalue.pretrain.bc import BcConfig
 from protovalue.pretrain.loop import probe_of
+from protovalue.pretrain.method_configs import BcConfig
 from protovalue.pretrain.trainer import Trainer
 from protovalue.runs import Run, read_checkpoint, read_metrics
 from protovalue.tabular.gridworlds import open_grid

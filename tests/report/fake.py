@@ -68,6 +68,8 @@ def cell(env: str, method: str, seed: int) -> CellResult:
             "agent.gamma": 0.99,
             "agent.hidden": [64] if end_to_end else [],
             "version.protovalue": "0.1.0",
+            **({} if end_to_end else {"data.steps": 500}),
+            **({"pretrain.tasks": 50} if method == PVN else {}),
         },
         commands=(f"pvn online --encoder 'a b' --seeds 0,1 --out runs/{seed} && echo <done>",),
         seconds=SECONDS[method] / 4,

@@ -4,6 +4,7 @@ import base64
 import io
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -198,9 +199,50 @@ def test_light_and_dark(tab: Tab) -> None:
     assert luminance(tab) < 90
     for ink, paper in (light, dark):
         assert contrast(ink, paper) > 7  # WCAG's AAA
-    # Figures are drawn for light paper, so they keep a light card.
-    assert relative_luminance(tab.evaluate(colour.format(".plate", "backgroundColor"))) > 0.8
-    assert relative_luminance(tab.evaluate(colour.format(".plots svg", "backgroundColor"))) > 0.8
+    for card in (".plate", ".plots svg"):
+        assert relative_luminance(tab.evaluate(colour.format(card, "backgroundColor"))) < 0.05
+
+
+def test_a_figure_is_dark_in_the_dark(tab: Tab) -> None:
+    """One on white, drawn as a figure is: in the dark its paper is dark, and its red is still the reddest."""
+    svg = (
+        '<svg xmlns="http://www.w3.org/2000/svg" width="600" height="200"><rect width="600" height="200" fill="#fff"/>'
+        '<rect width="300" height="200" fill="#c02020"/></svg>'
+    )
+    uri = "data:image/svg+xml;base64," + base64.b64encode(svg.encode()).decode()
+    tab.evaluate(
+        f"new Promise(done => {{ const e = document.querySelector('.plate img'); e.onload = done; e.src = '{uri}'; }})"
+    )
+    for dark in (False, True):
+        tab.view(1280, dark=dark)
+        tab.wait(f"matchMedia('(prefers-color-scheme: dark)').matches === {str(dark).lower()}")
+        box = tab.evaluate(
+            "(() => { const e = document.querySelector('.plate img'); e.scrollIntoView({block: 'center'});"
+            "const r = e.getBoundingClientRect(); return [r.x, r.y, r.width, r.height]; })()"
+        )
+        seen = np.asarray(Image.open(io.BytesIO(tab.screenshot())).convert("RGB")).astype(int)
+        red, paper = (seen[int(box[1] + box[3] / 2), int(box[0] + share * box[2])] for share in (0.25, 0.75))
+        assert red[0] > red[1] + 50
+        assert red[0] > red[2] + 50
+        assert paper.max() < 60 if dark else paper.min() > 230
+
+
+def test_a_figure_whose_light_and_dark_mean_something_is_shown_as_drawn(tab: Tab, tmp_path: Path) -> None:
+    tab.view(1280, dark=True)
+    tab.open(write_page(replace(fake.report(tmp_path), galleries=()), tmp_path / "index.html"))
+    tab.wait("matchMedia('(prefers-color-scheme: dark)').matches")
+    turned = "[...document.querySelectorAll('{} .plate img')].map(e => getComputedStyle(e).filter === 'none')"
+    assert set(tab.evaluate(turned.format("#mds"))) == {True}
+    assert set(tab.evaluate(turned.format("#curves"))) == {False}
+
+
+def test_figures_fit_a_phone_and_grow_when_they_are_tapped(tab: Tab) -> None:
+    tab.view(400, mobile=True)
+    tab.wait("innerWidth === 400")
+    scrolling = "[...document.querySelectorAll('.plate')].filter(e => e.scrollWidth > e.clientWidth + 1).length"
+    assert tab.evaluate(scrolling) == 0
+    tab.evaluate("document.querySelector('.plate').focus()")
+    assert tab.evaluate(scrolling) == 1
 
 
 def relative_luminance(colour: str) -> float:

@@ -104,7 +104,7 @@ def replaced(old: str, new: str) -> str:
         (replaced("pretraining = 2", "pretraining = [-1]"), 9, "expected how many seeds, or a list"),
         (replaced("pretraining = 2", "pretraining = true"), 9, "expected how many seeds, or a list"),
         (replaced("pretraining = 2", "pretraining = 'x'"), 9, "expected how many seeds, or a list"),
-        (replaced("tasks = 8", "method = 'missing.py'"), 29, "found missing.py, expected a Python file"),
+        (replaced("tasks = 8", "method = 'missing.py'"), 29, "found no file missing.py, expected a Python file"),
         (
             replaced("[dqn]\nsteps = 60\nreplay_min = 20\nseeds = 1\n\n", "").replace("\n[methods.dqn]\n", ""),
             3,
@@ -128,7 +128,7 @@ def replaced(old: str, new: str) -> str:
         (
             replaced("tasks = 8", "indicator = 'missing.py'"),
             29,
-            "--indicator: found missing.py, expected a Python file",
+            "--indicator: found no file missing.py, expected a Python file",
         ),
         (replaced("batch_size = 16", "learning_rate = inf"), 14, "learning_rate: found inf, expected a finite number"),
         (replaced("batch_size = 16", "learning_rate = nan"), 14, "learning_rate: found nan, expected a finite number"),

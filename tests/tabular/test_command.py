@@ -101,7 +101,7 @@ def test_contrast_shows_the_most_secluded_state_and_the_share() -> None:
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ({}, "world: found neither, expected one of four-rooms"),
+        ({}, "WORLD: found neither, expected one of four-rooms"),
         ({"world": "four-rooms", "map": Path("m.txt")}, "found both 'four-rooms' and --map m.txt"),
         ({"world": "fourrooms"}, "did you mean 'four-rooms'"),
         ({"world": "four-rooms", "size": 5}, "--size: found 5 for a world of fixed size"),

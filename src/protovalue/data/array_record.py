@@ -25,7 +25,9 @@ def read_array_records(source: SourceFile) -> Iterator[tuple[int, bytes]]:
     try:
         from array_record.python.array_record_module import ArrayRecordReader
     except ImportError as error:
-        raise UserError(f"{source.url}: needs another package; pip install 'protovalue[array-record]'") from error
+        raise UserError(
+            f"{source.url}: needs another package; in the checkout: pip install -e '.[array-record]'"
+        ) from error
     if "://" not in source.url:
         yield from _read(ArrayRecordReader, source.path, source.url)
         return

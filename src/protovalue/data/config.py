@@ -28,7 +28,7 @@ from protovalue.envs.options import EnvOptions
 class CollectConfig(Settings):
     """Collect experience from an environment into a data set folder.
 
-    Example: pvn collect minatar/breakout --steps 100000 --out data/breakout
+    Example: pvn collect minatar/breakout --steps 50000 --out data/breakout --seed 0
 
     The same command continues an interrupted collection. Several seeds make several data sets,
     which every later command opens as one.
@@ -65,6 +65,12 @@ class DataInfoConfig(Settings):
     picture: Annotated[Path | None, PLACE] = None
     """Also write a contact sheet of some frames to this PNG file."""
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(len(self.paths) > 0, "PATHS", "none", "the folder of a data set")
+        good = self.picture is None or self.picture.suffix.lower() == ".png"
+        require(good, "--picture", self.picture, "a name that ends in .png")
+
 
 @dataclass(frozen=True)
 class DataVerifyConfig(Settings):
@@ -98,7 +104,7 @@ class ImportInParallelConfig(ImportConfig):
     """What the imports share whose episodes are decoded one by one; the DQN replay is one stream."""
 
     workers: Annotated[int | None, MACHINE, COUNT] = None
-    """Processes that decode and compress; None is one per processor."""
+    """Processes that decode and compress [one per processor]."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,11 +118,11 @@ class ImportAtariConfig(ImportConfig):
     iterations: Annotated[str | None, RESULT] = None
     """Which iterations, counted from 0 and separated by commas, in place of a split."""
     runs: Annotated[str | None, RESULT] = None
-    """Which runs, as numbered in the paths and separated by commas; None is all that are there."""
+    """Which runs, as numbered in the paths and separated by commas [all that are there]."""
     proportion: Annotated[float, RESULT, Range(0, 1, above=True)] = 1.0
     """Share of the episodes of every iteration, evenly spread over it."""
     game: Annotated[str | None, SUBJECT] = None
-    """Game, such as Asterix; None takes it from the path of the source."""
+    """Game, such as Asterix [taken from the path of the source]."""
     actions: Annotated[Literal["minimal", "full"], RESULT] = "minimal"
     """Action set that the recorded numbers index; the environment gets the same."""
 
@@ -125,7 +131,7 @@ class ImportAtariConfig(ImportConfig):
 class ImportRluConfig(ImportAtariConfig, ImportInParallelConfig):
     """Import RL Unplugged's Atari episodes: the raw shards, or as prepared by TFDS.
 
-    Example: pvn import rlu gs://rl_unplugged/atari_episodes_ordered/Pong --runs 1 --split mixed --out data/pong
+    Example: pvn import rlu gs://rl_unplugged/atari_episodes_ordered/Pong --runs 1 --split mixed --out data/pong-mixed
 
     The same command continues an interrupted import. Rewards are clipped to [-1, 1], as in the files.
     """
@@ -135,7 +141,7 @@ class ImportRluConfig(ImportAtariConfig, ImportInParallelConfig):
 class ImportDqnReplayConfig(ImportAtariConfig):
     """Import the DQN replay data: Dopamine's $store$_observation_ckpt.N.gz and the files beside them.
 
-    Example: pvn import dqn-replay gs://atari-replay-datasets/dqn/Pong/1/replay_logs --out data/pong --iterations 0,9
+    Example: pvn import dqn-replay gs://atari-replay-datasets/dqn/Pong/1/replay_logs --iterations 0,9 --out data/pong2
 
     The same command continues an interrupted import. Rewards are clipped to [-1, 1], as in the files.
     """
@@ -145,11 +151,11 @@ class ImportDqnReplayConfig(ImportAtariConfig):
 class ImportMinariConfig(ImportInParallelConfig):
     """Import a Minari data set that is on this machine, by its folder or its id.
 
-    Example: pvn import minari minatar/breakout/expert-v0 --out data/breakout
+    Example: pvn import minari minatar/breakout/expert-v0 --out data/expert
 
     The same command continues an interrupted import.
     """
 
     env: Annotated[str | None, SUBJECT] = None
-    """Environment, such as minatar/breakout or gym/ID; None takes it from the data set."""
+    """Environment, such as minatar/breakout or gym/ID [taken from the data set]."""
     options: Annotated[Annotated[EnvOptions, OmitArgPrefixes], SUBJECT] = field(default_factory=EnvOptions)

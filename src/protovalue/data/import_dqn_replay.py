@@ -107,7 +107,8 @@ def find_pieces(terminal: NDArray[Any], add_count: int, limit: int = TIME_LIMIT)
 
 def import_dqn_replay(config: ImportDqnReplayConfig, quiet: bool = False) -> Dataset:
     """Import the episodes that `config` selects, or continue; return the data set."""
-    files = sorted(find_sources(config.source, _OBSERVATION.pattern), key=lambda file: (_run_name(file), _number(file)))
+    found = find_sources(config.source, _OBSERVATION.pattern, "$store$_observation_ckpt.0.gz")
+    files = sorted(found, key=lambda file: (_run_name(file), _number(file)))
     chosen = select(config, "dqn-replay", files, _run_of, _number)
     manifest = atari_manifest(game_of(files, config.game), config.actions)
     read = partial(_read_iteration, manifest=manifest, proportion=config.proportion)

@@ -45,6 +45,7 @@ from protovalue.data.tfrecord import Feature, decode_feature, parse_example, rea
 from protovalue.errors import UserError
 
 _SHARD = r"-\d{5}-of-\d{5}$"  # how the names of all of the layouts' files end
+_SUCH_AS = "run_1-00000-of-00050"
 _PUBLISHED = re.compile(r"run_\d+-(\d{5})-of-000(?:49|50)$")  # one shard per iteration
 _TFDS = re.compile(r"-checkpoint_(\d+)\.(?:array_record|tfrecord)-\d{5}-of-\d{5}$")
 _RUN = re.compile(r"run_(\d+)")
@@ -70,7 +71,7 @@ TFDS = ExampleKeys("steps/observation", "steps/action", "steps/reward", "steps/i
 
 def import_rlu(config: ImportRluConfig, quiet: bool = False) -> Dataset:
     """Import the episodes that `config` selects, or continue; return the data set."""
-    files = sorted(find_sources(config.source, _SHARD), key=lambda file: file.url)
+    files = sorted(find_sources(config.source, _SHARD, _SUCH_AS), key=lambda file: file.url)
     chosen = select(config, "rlu", files, _run_of, _iteration_of)
     manifest = atari_manifest(game_of(files, config.game), config.actions)
     skip = config.skip_damaged

@@ -57,11 +57,12 @@ class SourceFile:
         return Stream(self)
 
 
-def find_sources(texts: Iterable[str], pattern: str) -> list[SourceFile]:
+def find_sources(texts: Iterable[str], pattern: str, such_as: str = "") -> list[SourceFile]:
     """Return the files that `texts` name, each a file, a folder, a glob or a URL of one of these.
 
     A folder stands for all files under it, at any depth, whose names match the regular expression `pattern`;
-    so does a glob for those of its matches. A file that is named itself is taken whatever its name.
+    so does a glob for those of its matches. A file that is named itself is taken whatever its name. `such_as` is a
+    name that matches, for the error where there is none.
     """
     found: dict[str, SourceFile] = {}
     for text in texts:
@@ -73,7 +74,7 @@ def find_sources(texts: Iterable[str], pattern: str) -> list[SourceFile]:
         except Exception as error:  # every kind of file system has errors of its own
             raise UserError(f"{text}: cannot be read: {_reason(error)}") from error
         if not sources:
-            raise UserError(f"{text}: found no file there, expected names that match {pattern}")
+            raise UserError(f"{text}: found no file there, expected names such as {such_as or pattern}")
         found.update({source.url: source for source in sources})
     return list(found.values())
 
@@ -143,7 +144,7 @@ def _filesystem(text: str) -> tuple[Any, str]:
     try:
         filesystem, path = fsspec.core.url_to_fs(text, **options)
     except ImportError as error:
-        extra = "; pip install 'protovalue[gcs]'" if scheme in ("gs", "gcs") else ""
+        extra = "; in the checkout: pip install -e '.[gcs]'" if scheme in ("gs", "gcs") else ""
         raise UserError(f"{text}: {scheme}:// needs another package: {error}{extra}") from error
     except ValueError as error:
         raise UserError(f"{text}: {error}") from error

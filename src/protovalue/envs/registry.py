@@ -7,6 +7,8 @@ line, or in a study file.
 """
 
 import importlib.util
+import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +108,13 @@ def _registered(env_id: str) -> str:
     return f"gym/{name.rpartition(':')[2]}" if family == "gym" else env_name(env_id)
 
 
+def _games_called(name: str, families: Sequence[str]) -> list[str]:
+    """Return the environments whose game has that name, however it is written."""
+    games = {f"{family}/{game}" for family in families for game in getattr(ENVIRONMENTS.find(family), "games", ())}
+    plain = re.sub(r"\W|_", "", name.lower())
+    return sorted(one for one in games if one.partition("/")[2].replace("_", "").lower() == plain)
+
+
 def _family(env_id: str) -> type[Family]:
     """Find the family of an environment; runs nothing."""
     family, game = split_env(env_id)
@@ -113,7 +122,8 @@ def _family(env_id: str) -> type[Family]:
     if not game or name_of(family) not in known:
         expected = " or ".join(f"{family}/NAME" for family in known)
         hint = f"; {ENVIRONMENTS.how_to_load(name_of(family))}" if game else ""
-        raise UserError(f"unknown environment {env_id!r}: expected {expected}{hint}")
+        meant = "".join(f", such as {one}" for one in _games_called(env_id, known)) if not game else ""
+        raise UserError(f"unknown environment {env_id!r}: expected {expected}{meant}{hint}")
     found: type[Family] = ENVIRONMENTS.find(family)
     for name in {"stack", "max_steps"} - options_of(found).keys():
         raise UserError(f"environment {env_id!r}: its family has no option {name}, expected stack and max_steps")

@@ -27,7 +27,7 @@ class EvaluateConfig(Settings):
     seed: Annotated[int, RESULT, NOT_NEGATIVE] = 0
     """Seed of the evaluation: other seeds play other episodes."""
     out: Annotated[Path | None, PLACE] = None
-    """File for the result; None is evaluation.json in the run folder, unless that has more episodes."""
+    """File for the result [evaluation.json in the run folder, unless that has more episodes]."""
     video: Annotated[Path | None, PLACE] = None
     """Also write an animated GIF of the first seed's first episode to this file, NAME.gif."""
     env: Annotated[str | None, SUBJECT] = None

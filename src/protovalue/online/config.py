@@ -26,6 +26,7 @@ from protovalue.config import (
     SUBJECT,
     THREAD_COUNT,
     THREADS,
+    USUAL,
     WIDTH,
     Only,
     Range,
@@ -49,7 +50,7 @@ class AgentConfig(Settings):
     """Folder of the run."""
     seeds: Annotated[str, SEED] = "0"
     """Seeds trained together, such as 0-8 or 0,3,5."""
-    preset: Annotated[Literal["paper", "small"], RESULT] = "small"
+    preset: Annotated[Literal["paper", "small"], RESULT, USUAL] = "small"
     """Where unset values come from: the paper's, or values for a small machine (docs/online.md)."""
     steps: Annotated[int, LENGTH, COUNT] = PRESET
     """Agent steps of each seed."""
@@ -200,7 +201,7 @@ class OnlineConfig(AgentConfig):
 class DqnConfig(AgentConfig):
     """Train DQN end to end: the network learns from the pixels by itself.
 
-    Example: pvn dqn --env minatar/breakout --seeds 0-2 --out runs/dqn
+    Example: pvn dqn --env minatar/breakout --seeds 0-2 --out runs/dqn-0-2
 
     The same command continues an interrupted run. --record also writes all transitions of the training to a data set.
     """
@@ -212,13 +213,13 @@ class DqnConfig(AgentConfig):
         "--stages": "--iterations",
     }
 
-    architecture: Annotated[str, RESULT] = PRESET
+    architecture: Annotated[str, RESULT, USUAL] = PRESET
     """Architecture of the network below its last layer: impala, nature, minatar or a Python file of yours."""
     architecture_options: Annotated[OwnOptions, RESULT] = None
     """Options of an architecture of your own, such as depth=3 (docs/adding-an-encoder.md)."""
     width: Annotated[int | float, RESULT, WIDTH] = 1
     """Multiplier of its channels and features, which are rounded: 0.25, 0.5, 1, 2 ..."""
-    record: Annotated[Path | None, PLACE] = None
+    record: Annotated[Path | None, PLACE, USUAL] = None
     """Folder of a data set for every transition of the training, in order (one seed only)."""
     iterations: Annotated[int | None, SUBJECT, COUNT] = PRESET
     """Parts of the training, which the data set numbers 0, 1, ... (with --record only)."""

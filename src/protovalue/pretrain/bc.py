@@ -1,30 +1,17 @@
 """Behaviour cloning: the encoder learns to tell which action the data's policy took."""
 
-from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from protovalue.config import SUBJECT
 from protovalue.data.dataset import Dataset
 from protovalue.losses import cloning_loss
 from protovalue.nets.layers import Dense
 from protovalue.pretrain.base import Method, Sample
 from protovalue.pretrain.config import PretrainConfig
+from protovalue.pretrain.method_configs import BcConfig
 from protovalue.randomness import Purpose, seeded
-
-
-@dataclass(frozen=True, kw_only=True)
-class BcConfig(PretrainConfig):
-    """Train an encoder to predict the logged action: behaviour cloning with a linear head.
-
-    Example: pvn pretrain --method bc --data data/breakout --out runs/bc
-
-    It learns what the policy that made the data looked at. From uniformly random actions there is nothing to learn.
-    """
-
-    method: Annotated[str, SUBJECT] = "bc"
 
 
 class BehaviourCloning(Method):

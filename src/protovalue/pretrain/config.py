@@ -20,6 +20,7 @@ from protovalue.config import (
     THREAD_COUNT,
     THREADS,
     TRAINING,
+    USUAL,
     WIDTH,
     Settings,
 )
@@ -33,6 +34,7 @@ class PretrainConfig(Settings):
 
     presets: ClassVar[tuple[Presets, ...]] = (PRETRAIN,)
     old_flags: ClassVar[Mapping[str, str]] = {"--encoder": "--architecture"}
+    chosen_by: ClassVar[str] = "--method"
 
     out: Annotated[Path, PLACE]
     """Folder of the run; the encoder is written to OUT/encoder."""
@@ -42,9 +44,9 @@ class PretrainConfig(Settings):
     """Environment, in place of a data set (method random only)."""
     method: Annotated[str, SUBJECT] = "pvn"
     """What to learn: pvn, cumulants, spr, bc, reward, laplacian, random (docs/methods.md) or a Python file of yours."""
-    preset: Annotated[Literal["paper", "small"], RESULT] = "small"
+    preset: Annotated[Literal["paper", "small"], RESULT, USUAL] = "small"
     """Where unset values come from: the paper's, or values for a small machine (docs/results.md)."""
-    architecture: Annotated[str, RESULT] = PRESET
+    architecture: Annotated[str, RESULT, USUAL] = PRESET
     """Architecture of the encoder: impala, nature, minatar or a Python file of yours."""
     architecture_options: Annotated[OwnOptions, RESULT] = None
     """Options of an architecture of your own, such as depth=3 (docs/adding-an-encoder.md)."""
@@ -74,3 +76,10 @@ class PretrainConfig(Settings):
     """Steps between log lines."""
     checkpoint_every: Annotated[int, MACHINE, COUNT, TRAINING] = 1000
     """Steps between checkpoints."""
+
+    @classmethod
+    def others(cls) -> Mapping[str, type[Settings]]:
+        """Return the settings of this package's methods."""
+        from protovalue.pretrain.method_configs import CONFIGS
+
+        return CONFIGS

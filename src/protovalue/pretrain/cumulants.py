@@ -1,55 +1,19 @@
 """Random cumulants: the encoder predicts the optimal values of random rewards s (f(x') - f(x))."""
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from protovalue.config import COUNT, DISCOUNT, PLACE, POSITIVE, PRESET, RESULT, SUBJECT
 from protovalue.data.dataset import Dataset
 from protovalue.indicators.cumulants import Cumulants, CumulantSpec, cumulants
 from protovalue.indicators.precompute import save_indicator
-from protovalue.presets import METHODS, PRETRAIN, Presets
 from protovalue.pretrain.base import Sample
 from protovalue.pretrain.config import PretrainConfig
-from protovalue.pretrain.task_values import HeadStart, TaskValues
-
-
-@dataclass(frozen=True, kw_only=True)
-class CumulantsConfig(PretrainConfig):
-    """Train an encoder to predict the optimal values of random cumulants, s (f(x') - f(x)) with random networks f.
-
-    Example: pvn pretrain --method cumulants --data data/breakout --out runs/cumulants
-    """
-
-    presets: ClassVar[tuple[Presets, ...]] = (PRETRAIN, METHODS["cumulants"])
-
-    method: Annotated[str, SUBJECT] = "cumulants"
-    tasks: Annotated[int, RESULT, COUNT] = PRESET
-    """Number of cumulants m."""
-    scale: Annotated[float, RESULT, POSITIVE] = 1.0
-    """Scale s of the cumulants."""
-    unit: Annotated[Literal["deviation", "none"], RESULT] = "deviation"
-    """What s counts in: each network's standard deviation over the data set, or the networks' own unit."""
-    normalize: Annotated[Literal["yes", "no"], RESULT] = PRESET
-    """Normalise the random networks' input per channel over the data set."""
-    tasks_per_module: Annotated[int, RESULT, COUNT] = 10
-    """Cumulants that share one random network."""
-    backup: Annotated[Literal["mean", "max"], RESULT] = "max"
-    """Over next actions: the maximum learns the optimal policy's values, the mean the random one's."""
-    gamma: Annotated[float, RESULT, DISCOUNT] = 0.99
-    """Discount factor."""
-    target_ema: Annotated[float, RESULT, DISCOUNT] = PRESET
-    """Share of the target network that is kept in each step."""
-    head_start: Annotated[HeadStart, RESULT] = "zero"
-    """Where the heads' biases start: at zero, or at the mean value of each task on the data."""
-    cumulant_seed: Annotated[int | None, RESULT] = None
-    """Seed of the random networks [--seed]."""
-    cache: Annotated[Path | None, PLACE] = None
-    """Folder for the networks' values on a data set, which are computed once; None is the user's cache folder."""
+from protovalue.pretrain.method_configs import CumulantsConfig
+from protovalue.pretrain.task_values import TaskValues
 
 
 class RandomCumulants(TaskValues):

@@ -1,44 +1,19 @@
 """The Laplacian of the data's own walk, by drawing its graph (Wu, Tucker and Nachum, 2019)."""
 
-from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from protovalue.config import COUNT, DISCOUNT, POSITIVE, PRESET, RESULT, SUBJECT, require
 from protovalue.data.dataset import Dataset
 from protovalue.losses import graph_drawing_loss
 from protovalue.nets.layers import Dense
-from protovalue.presets import METHODS, PRETRAIN, Presets
 from protovalue.pretrain.base import Method, Sample
 from protovalue.pretrain.config import PretrainConfig
+from protovalue.pretrain.method_configs import LaplacianConfig
 from protovalue.randomness import Purpose, generator_at, seeded
-
-
-@dataclass(frozen=True, kw_only=True)
-class LaplacianConfig(PretrainConfig):
-    """Train an encoder to span the smallest eigenvectors of the Laplacian: states that follow each other come close.
-
-    Example: pvn pretrain --method laplacian --data data/breakout --out runs/laplacian
-    """
-
-    presets: ClassVar[tuple[Presets, ...]] = (PRETRAIN, METHODS["laplacian"])
-
-    method: Annotated[str, SUBJECT] = "laplacian"
-    dimensions: Annotated[int, RESULT, COUNT] = PRESET
-    """Number of eigenvectors d."""
-    beta: Annotated[float, RESULT, POSITIVE] = PRESET
-    """Weight of the repulsion that keeps the d functions apart."""
-    ahead: Annotated[float, RESULT, DISCOUNT] = PRESET
-    """Share lambda by which ever later states count as following: 0 is the next one alone."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        good = self.batch_size is PRESET or self.batch_size >= 2
-        require(good, "--batch-size", self.batch_size, "at least 2: the repulsion is between two states")
 
 
 class Laplacian(Method):

@@ -1,107 +1,25 @@
 """Proto-value networks: the encoder predicts the successor measure of random sets of states (Algorithm 1)."""
 
 import logging
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from protovalue.config import (
-    COUNT,
-    DISCOUNT,
-    INNER_SHARE,
-    INPUT,
-    NOT_NEGATIVE,
-    PLACE,
-    PRESET,
-    RESULT,
-    TRAINING,
-    Only,
-    marked,
-    require,
-)
+from protovalue.config import TRAINING, marked
 from protovalue.data.dataset import Dataset
 from protovalue.indicators.precompute import IndicatorRewards, IndicatorSpec, indicator_rewards, save_indicator
-from protovalue.own_options import OwnOptions
-from protovalue.presets import METHODS, PRETRAIN, Presets
 from protovalue.pretrain.base import Sample
 from protovalue.pretrain.config import PretrainConfig
 from protovalue.pretrain.holdout import compare_with_rollouts, open_holdout
-from protovalue.pretrain.task_values import HeadStart, TaskValues
-from protovalue.registry import is_file
+from protovalue.pretrain.method_configs import PvnConfig
+from protovalue.pretrain.task_values import TaskValues
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, kw_only=True)
-class PvnConfig(PretrainConfig):
-    """Train a proto-value network: its encoder predicts how often random sets of states will be visited.
-
-    Example: pvn pretrain --data data/breakout --out runs/breakout --tasks 100 --width 2
-
-    The same command resumes an interrupted run. Other methods: --method cumulants, spr, bc, reward, laplacian, random.
-    """
-
-    presets: ClassVar[tuple[Presets, ...]] = (PRETRAIN, METHODS["pvn"])
-
-    tasks: Annotated[int, RESULT, NOT_NEGATIVE] = PRESET
-    """Number of auxiliary tasks m; 0 leaves the encoder as initialised."""
-    indicator: Annotated[str, RESULT] = "rni"
-    """What defines the sets: rni (random networks), hash, or a Python file of yours."""
-    indicator_options: Annotated[OwnOptions, RESULT] = None
-    """Options of an indicator of your own, such as latest_only=true (docs/adding-an-indicator.md)."""
-    proportion: Annotated[float, RESULT, INNER_SHARE] = PRESET
-    """Share p of states that each set holds."""
-    threshold: Annotated[Literal["exact", "sgd"], RESULT] = "exact"
-    """How the sets get their share: exact quantiles, or the paper's quantile regression."""
-    burn_in: Annotated[int | None, RESULT, COUNT] = PRESET
-    """Steps of quantile regression; only with --threshold sgd."""
-    normalize: Annotated[Literal["yes", "no"], RESULT] = PRESET
-    """Normalise the random networks' input per channel over the data set; only with rni."""
-    tasks_per_module: Annotated[int | None, RESULT, COUNT] = PRESET
-    """Tasks that share one random network; only with rni."""
-    rni_network: Annotated[Literal["dqn", "convolutions"] | None, RESULT] = PRESET
-    """Random networks: a whole DQN network, or its convolutions alone as in the paper's code; only with rni."""
-    rni_output: Annotated[Literal["linear", "relu"] | None, RESULT] = PRESET
-    """Their outputs: linear, or through a ReLU as in the paper's code; only with rni."""
-    backup: Annotated[Literal["mean", "max"], RESULT] = "mean"
-    """Over next actions: the mean learns the random policy's values, the maximum the optimal one's."""
-    gamma: Annotated[float, RESULT, DISCOUNT] = 0.99
-    """Discount factor."""
-    target_ema: Annotated[float | None, RESULT, DISCOUNT] = PRESET
-    """Share of the target network that is kept in each step."""
-    target_every: Annotated[int | None, RESULT, COUNT] = None
-    """Copy the target network every so many steps, in place of the moving average."""
-    head_start: Annotated[HeadStart, RESULT] = "zero"
-    """Where the heads' biases start: at zero, or at the mean value of each task on the data."""
-    terminal_mask: Annotated[Literal["yes", "no"], RESULT] = "yes"
-    """Whether nothing follows the end of an episode; no is the paper's formula as it reads."""
-    indicator_seed: Annotated[int | None, RESULT] = None
-    """Seed of the sets [--seed]."""
-    cache: Annotated[Path | None, PLACE] = None
-    """Folder for the indicator rewards of a data set, which are computed once; None is the user's cache folder."""
-    holdout: Annotated[tuple[Path, ...], INPUT] = ()
-    """Data set of a random policy to compare the predictions with Monte Carlo estimates at the end."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        drawn = self.threshold == "sgd" and self.indicator == "hash"  # its sets have their share as they are drawn
-        require(not drawn, "--threshold", "sgd with --indicator hash", "exact: a hash has no threshold to learn")
-
-    def dependent(self) -> dict[str, Only]:
-        """Return what belongs to one way to draw the sets, to find their thresholds, or to follow with the target."""
-        rni, needs = self.indicator == "rni", "it only with --indicator rni"
-        return {
-            "indicator_options": Only(is_file(self.indicator), "it only with an indicator of your own"),
-            "burn_in": Only(self.threshold == "sgd", "it only with --threshold sgd"),
-            "normalize": Only(rni, needs, "no"),
-            **{name: Only(rni, needs) for name in ("tasks_per_module", "rni_network", "rni_output")},
-            "target_ema": Only(self.target_every is None, "either it or --target-every"),
-        }
 
 
 class ProtoValueNetwork(TaskValues):

@@ -1,21 +1,11 @@
 """Random initialisation: the encoder as it was drawn. What the other methods must beat."""
 
-from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
-from protovalue.config import SUBJECT, TRAINING, marked
+from protovalue.config import TRAINING, marked
 from protovalue.pretrain.base import Method
 from protovalue.pretrain.config import PretrainConfig
-
-
-@dataclass(frozen=True, kw_only=True)
-class RandomConfig(PretrainConfig):
-    """Write an encoder as it is initialised, without training it.
-
-    Example: pvn pretrain --method random --env minatar/breakout --out runs/random
-    """
-
-    method: Annotated[str, SUBJECT] = "random"
+from protovalue.pretrain.method_configs import RandomConfig
 
 
 class RandomInitialization(Method):

@@ -1,42 +1,18 @@
 """The oracle: offline double DQN on the data's own, clipped rewards. What a representation with rewards would give."""
 
-from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from protovalue.config import DISCOUNT, PRESET, RESULT, SUBJECT
 from protovalue.data.dataset import Dataset
 from protovalue.losses import q_loss, q_target
 from protovalue.nets.heads import TaskHeads
-from protovalue.presets import METHODS, PRETRAIN, Presets
 from protovalue.pretrain.base import Method, Sample, transitions
 from protovalue.pretrain.config import PretrainConfig
+from protovalue.pretrain.method_configs import RewardConfig
 from protovalue.pretrain.target import TargetNetwork
 from protovalue.randomness import Purpose, seeded
-
-
-@dataclass(frozen=True, kw_only=True)
-class RewardConfig(PretrainConfig):
-    """Train an encoder by offline Q-learning on the environment's rewards, which no other method sees.
-
-    Example: pvn pretrain --method reward --data data/breakout --out runs/reward
-    """
-
-    presets: ClassVar[tuple[Presets, ...]] = (PRETRAIN, METHODS["reward"])
-
-    method: Annotated[str, SUBJECT] = "reward"
-    gamma: Annotated[float, RESULT, DISCOUNT] = 0.99
-    """Discount factor."""
-    clip_rewards: Annotated[bool, RESULT] = True
-    """Learn from rewards clipped to [-1, 1]; no difference where the data set has clipped ones already."""
-    double: Annotated[bool, RESULT] = True
-    """Double Q-learning: the trained network chooses the next action, the target network values it."""
-    huber: Annotated[bool, RESULT] = False
-    """Huber loss in place of the squared error."""
-    target_ema: Annotated[float, RESULT, DISCOUNT] = PRESET
-    """Share of the target network that is kept in each step."""
 
 
 class EnvironmentReward(Method):

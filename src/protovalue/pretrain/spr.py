@@ -1,55 +1,21 @@
 """Self-predictive representations: a latent model predicts what the encoder will see (Schwarzer et al., 2021)."""
 
-from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from protovalue.config import COUNT, DISCOUNT, NOT_NEGATIVE, PRESET, RESULT, SUBJECT, Range, require
 from protovalue.data.dataset import Dataset
 from protovalue.losses import latent_loss
 from protovalue.nets.encoders import Encoder
 from protovalue.nets.layers import Conv, Dense, flatten, planes, renormalize, scaled
-from protovalue.presets import METHODS, PRETRAIN, Presets
 from protovalue.pretrain.base import Method, Sample
 from protovalue.pretrain.config import PretrainConfig
+from protovalue.pretrain.method_configs import SprConfig
 from protovalue.pretrain.target import TargetNetwork
 from protovalue.randomness import Purpose, generator_at, seeded
-
-
-@dataclass(frozen=True, kw_only=True)
-class SprConfig(PretrainConfig):
-    """Train an encoder to predict its own latents some steps ahead, without rewards.
-
-    Example: pvn pretrain --method spr --data data/breakout --out runs/spr
-    """
-
-    presets: ClassVar[tuple[Presets, ...]] = (PRETRAIN, METHODS["spr"])
-
-    method: Annotated[str, SUBJECT] = "spr"
-    horizon: Annotated[int, RESULT, COUNT] = 5
-    """Steps K that the latent model predicts."""
-    channels: Annotated[int, RESULT, COUNT] = PRESET
-    """Channels between the two convolutions of the latent model, times the encoder's width."""
-    shift: Annotated[int, RESULT, NOT_NEGATIVE] = PRESET
-    """Most pixels by which an image is shifted at random."""
-    intensity: Annotated[float, RESULT, Range(0, 0.5, below=True)] = PRESET  # the factor goes down to 1 - 2 * intensity
-    """Spread of the random factor by which an image is made lighter or darker."""
-    dropout: Annotated[float, RESULT, DISCOUNT] = PRESET
-    """Share of the first latents that is set to zero at random."""
-    target_ema: Annotated[float, RESULT, DISCOUNT] = PRESET
-    """Share of the target network that is kept in each step; 0: it is the trained one."""
-    center: Annotated[Literal["yes", "no"], RESULT] = PRESET
-    """Subtract the batch's mean from the projections before they are compared."""
-    max_gradient_norm: Annotated[float, RESULT, NOT_NEGATIVE] = 10.0
-    """Norm to which the gradient is scaled down; 0 is off."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(not self.compile, "--compile", "it with --method spr", "another method: this one cannot be compiled")
 
 
 class Transition(nn.Module):

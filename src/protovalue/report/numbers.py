@@ -40,17 +40,6 @@ def span(point: float, low: float, high: float) -> str:
     return f"{short(low, point)} to {short(high, point)}"
 
 
-def duration(seconds: float) -> str:
-    """Write a time in the two units that matter."""
-    if seconds < 59.5:
-        return f"{seconds:.0f} s" if seconds >= 9.5 else f"{seconds:.1f} s"
-    minutes = round(seconds / 60)
-    if minutes < 60:
-        return f"{minutes} min"
-    hours, rest = divmod(minutes, 60)
-    return f"{hours:,} h {rest} min" if hours < 48 else f"{round(minutes / 60):,} h"
-
-
 def plural(count: int, noun: str) -> str:
     """Write a number with its noun."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

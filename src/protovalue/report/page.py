@@ -12,11 +12,12 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from protovalue.files import write_atomic
+from protovalue.progress import duration
 from protovalue.report import tables
 from protovalue.report.cells import CellResult
 from protovalue.report.explorer import Explorer, explorer, time_colours
 from protovalue.report.model import Picture, Report
-from protovalue.report.numbers import duration, plural, short
+from protovalue.report.numbers import plural, short
 from protovalue.report.wording import headline
 
 LIMIT = 10_000_000  # bytes of a page
@@ -109,7 +110,7 @@ def _counts(report: Report) -> list[tuple[str, str]]:
         ("recorded machine time", duration(seconds) if seconds else ""),
         ("runs without result", f"{len(report.results.missing):,}" if report.results.missing else ""),
     ]
-    return [(name, value) for name, value in counts if value]
+    return [(name.removesuffix("s") if value == "1" else name, value) for name, value in counts if value]
 
 
 def _cells_by_env(cells: Iterable[CellResult]) -> dict[str, list[CellResult]]:
@@ -143,11 +144,20 @@ def _shared_settings(cells: Sequence[CellResult]) -> list[tuple[str, str]]:
 
 
 def _differing_settings(cells: Sequence[CellResult], methods: Sequence[str]) -> dict[str, Any]:
-    """What does not hold for all cells, by method."""
+    """What does not hold for all cells, by method: what differs among those that have it, and what only some have.
+
+    So a setting of one method alone, which says nothing about a difference, does not hide one that does.
+    """
     names = [name for name in _setting_names(cells) if not _is_shared(cells, name)]
     own = {method: [cell for cell in cells if cell.method == method] for method in methods}
     present = [method for method in methods if own[method]]
-    return {"methods": present, "rows": [(name, [_values(own[method], name) for method in present]) for name in names]}
+    rows = [(name, [_values(own[method], name) for method in present]) for name in names]
+    differ = {name for name in names if " / " in _values(cells, name)}
+    return {
+        "methods": present,
+        "rows": [row for row in rows if row[0] in differ],
+        "partial": [row for row in rows if row[0] not in differ],
+    }
 
 
 def _untimed(report: Report) -> str:

@@ -9,7 +9,7 @@ from protovalue.data.importing import cpu_count
 from protovalue.errors import UserError
 from protovalue.files import FolderLock
 from protovalue.interrupt import Stop, stop_on_interrupt
-from protovalue.progress import ProgressBar, say
+from protovalue.progress import ProgressBar, duration, say
 from protovalue.study.config import StudyRunConfig
 from protovalue.study.engine import Engine, LocalProcesses
 from protovalue.study.file import load_study
@@ -160,15 +160,6 @@ def open_study(file: Path, out: Path | None) -> tuple[Study, Path, Plan]:
     study = load_study(file)
     root = out or Path("runs") / study.name
     return study, root, plan(study, root)
-
-
-def duration(seconds: float) -> str:
-    """Write a time so that it can be read: 12 s, 3 min, 2.5 h, 12 days."""
-    for limit, unit, size in ((99.5, "s", 1), (99.5 * 60, "min", 60), (99.5 * 3600, "h", 3600)):
-        if seconds < limit:
-            value = seconds / size
-            return f"{value:.1f} {unit}" if value < 9.95 and size > 1 else f"{value:.0f} {unit}"
-    return f"{seconds / 86400:,.0f} days"
 
 
 def _count(things: Collection[str], what: str) -> str:

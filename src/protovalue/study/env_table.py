@@ -22,10 +22,9 @@ def read_names(source: Source, values: Mapping[str, Any]) -> list[str]:
     """Read the names of the environments."""
     found = values.get("environments")
     if not isinstance(found, list) or not found:
-        raise source.error(
-            ["environments"],
-            f"environments: found {found!r}, expected a list of at least one, such as minatar/breakout",
-        )
+        shown = "none" if found is None else repr(found)
+        text = f"environments: found {shown}, expected a list of at least one, such as minatar/breakout"
+        raise source.error(["environments"], text)
     for env in found:
         if not isinstance(env, str):
             raise source.error(["environments"], f"environments: found {env!r}, expected text", env)

@@ -7,8 +7,8 @@ from typing import Any
 
 from protovalue.config import TRAINING, marked
 from protovalue.envs.options import EnvOptions
+from protovalue.pretrain.method_configs import RandomConfig
 from protovalue.pretrain.methods import method_class
-from protovalue.pretrain.random import RandomConfig
 from protovalue.study.settings import field_names
 
 DQN, RANDOM = "dqn", "random"

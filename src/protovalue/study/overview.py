@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from protovalue.files import locked
-from protovalue.study.command import duration, open_study
+from protovalue.progress import duration
+from protovalue.study.command import open_study
 from protovalue.study.config import StudyPlanConfig, StudyStatusConfig
 from protovalue.study.folder import EVENTS, STUDY, History, histories, read_events, warn_once
 from protovalue.study.measure import measurable, measure

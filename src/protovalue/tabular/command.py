@@ -61,7 +61,7 @@ def build_world(config: TabularConfig) -> World:
     name, walls = config.world, config.walls
     if (name is None) == (config.map is None):
         found = "neither" if name is None else f"both {name!r} and --map {config.map}"
-        raise UserError(f"world: found {found}, expected one of {', '.join(WORLDS)}, or --map FILE")
+        raise UserError(f"WORLD: found {found}, expected one of {', '.join(WORLDS)}, or --map FILE")
     if name is not None and name not in WORLDS:
         raise unknown("world", name, WORLDS)
     if config.size is not None and name not in SIZES:

@@ -1,11 +1,9 @@
 """`make demo`: the whole story in one game, from an empty folder to a report."""
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
 import protovalue
-from protovalue.config import PLACE, Settings
+from protovalue.demo.config import DemoConfig
 from protovalue.errors import UserError
 from protovalue.evaluate.config import EvaluateConfig
 from protovalue.evaluate.episodes import evaluate_run
@@ -19,17 +17,6 @@ from protovalue.tabular.config import TabularConfig
 
 STUDY = Path("studies") / "demo.toml"
 JOBS = 2
-
-
-@dataclass(frozen=True)
-class DemoConfig(Settings):
-    """Show what there is in a few minutes: the tabular theory, collecting, pretraining, playing.
-
-    Example: pvn demo --out demo
-    """
-
-    out: Annotated[Path, PLACE] = Path("demo")
-    """Folder for what the demo makes."""
 
 
 def demo(config: DemoConfig) -> None:

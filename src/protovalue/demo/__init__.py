@@ -1,0 +1,1 @@
+"""`pvn demo`: the whole story in one game, from an empty folder to a report."""

@@ -1,0 +1,251 @@
+"""Settings of the methods of this package, apart from their networks: asking for help then imports no PyTorch."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal
+
+from protovalue.config import (
+    COUNT,
+    DISCOUNT,
+    INNER_SHARE,
+    INPUT,
+    NOT_NEGATIVE,
+    PLACE,
+    POSITIVE,
+    PRESET,
+    RESULT,
+    SUBJECT,
+    Only,
+    Range,
+    require,
+)
+from protovalue.own_options import OwnOptions
+from protovalue.presets import METHODS, PRETRAIN, Presets
+from protovalue.pretrain.config import PretrainConfig
+from protovalue.registry import METHODS as REGISTERED
+from protovalue.registry import is_file
+
+
+@dataclass(frozen=True, kw_only=True)
+class PvnConfig(PretrainConfig):
+    """Train a proto-value network: its encoder predicts how often random sets of states will be visited.
+
+    Example: pvn pretrain --data data/breakout --out runs/breakout --tasks 100 --width 2
+
+    The same command resumes an interrupted run. Other methods: --method cumulants, spr, bc, reward, laplacian, random.
+    """
+
+    presets: ClassVar[tuple[Presets, ...]] = (PRETRAIN, METHODS["pvn"])
+
+    tasks: Annotated[int, RESULT, NOT_NEGATIVE] = PRESET
+    """Number of auxiliary tasks m; 0 leaves the encoder as initialised."""
+    indicator: Annotated[str, RESULT] = "rni"
+    """What defines the sets: rni (random networks), hash, or a Python file of yours."""
+    indicator_options: Annotated[OwnOptions, RESULT] = None
+    """Options of an indicator of your own, such as latest_only=true (docs/adding-an-indicator.md)."""
+    proportion: Annotated[float, RESULT, INNER_SHARE] = PRESET
+    """Share p of states that each set holds."""
+    threshold: Annotated[Literal["exact", "sgd"], RESULT] = "exact"
+    """How the sets get their share: exact quantiles, or the paper's quantile regression."""
+    burn_in: Annotated[int | None, RESULT, COUNT] = PRESET
+    """Steps of quantile regression; only with --threshold sgd."""
+    normalize: Annotated[Literal["yes", "no"], RESULT] = PRESET
+    """Normalise the random networks' input per channel over the data set; only with rni."""
+    tasks_per_module: Annotated[int | None, RESULT, COUNT] = PRESET
+    """Tasks that share one random network; only with rni."""
+    rni_network: Annotated[Literal["dqn", "convolutions"] | None, RESULT] = PRESET
+    """Random networks: a whole DQN network, or its convolutions alone as in the paper's code; only with rni."""
+    rni_output: Annotated[Literal["linear", "relu"] | None, RESULT] = PRESET
+    """Their outputs: linear, or through a ReLU as in the paper's code; only with rni."""
+    backup: Annotated[Literal["mean", "max"], RESULT] = "mean"
+    """Over next actions: the mean learns the random policy's values, the maximum the optimal one's."""
+    gamma: Annotated[float, RESULT, DISCOUNT] = 0.99
+    """Discount factor."""
+    target_ema: Annotated[float | None, RESULT, DISCOUNT] = PRESET
+    """Share of the target network that is kept in each step."""
+    target_every: Annotated[int | None, RESULT, COUNT] = None
+    """Copy the target network every so many steps, in place of the moving average."""
+    head_start: Annotated[Literal["zero", "mean"], RESULT] = "zero"
+    """Where the heads' biases start: at zero, or at the mean value of each task on the data."""
+    terminal_mask: Annotated[Literal["yes", "no"], RESULT] = "yes"
+    """Whether nothing follows the end of an episode; no is the paper's formula as it reads."""
+    indicator_seed: Annotated[int | None, RESULT] = None
+    """Seed of the sets [--seed]."""
+    cache: Annotated[Path | None, PLACE] = None
+    """Folder for the indicator rewards of a data set, which are computed once [the user's cache folder]."""
+    holdout: Annotated[tuple[Path, ...], INPUT] = ()
+    """Data set of a random policy to compare the predictions with Monte Carlo estimates at the end."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        drawn = self.threshold == "sgd" and self.indicator == "hash"  # its sets have their share as they are drawn
+        require(not drawn, "--threshold", "sgd with --indicator hash", "exact: a hash has no threshold to learn")
+
+    def dependent(self) -> dict[str, Only]:
+        """Return what belongs to one way to draw the sets, to find their thresholds, or to follow with the target."""
+        rni, needs = self.indicator == "rni", "it only with --indicator rni"
+        return {
+            "indicator_options": Only(is_file(self.indicator), "it only with an indicator of your own"),
+            "burn_in": Only(self.threshold == "sgd", "it only with --threshold sgd"),
+            "normalize": Only(rni, needs, "no"),
+            **{name: Only(rni, needs) for name in ("tasks_per_module", "rni_network", "rni_output")},
+            "target_ema": Only(self.target_every is None, "either it or --target-every"),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class CumulantsConfig(PretrainConfig):
+    """Train an encoder to predict the optimal values of random cumulants, s (f(x') - f(x)) with random networks f.
+
+    Example: pvn pretrain --method cumulants --data data/breakout --out runs/cumulants
+    """
+
+    presets: ClassVar[tuple[Presets, ...]] = (PRETRAIN, METHODS["cumulants"])
+
+    method: Annotated[str, SUBJECT] = "cumulants"
+    tasks: Annotated[int, RESULT, COUNT] = PRESET
+    """Number of cumulants m."""
+    scale: Annotated[float, RESULT, POSITIVE] = 1.0
+    """Scale s of the cumulants."""
+    unit: Annotated[Literal["deviation", "none"], RESULT] = "deviation"
+    """What s counts in: each network's standard deviation over the data set, or the networks' own unit."""
+    normalize: Annotated[Literal["yes", "no"], RESULT] = PRESET
+    """Normalise the random networks' input per channel over the data set."""
+    tasks_per_module: Annotated[int, RESULT, COUNT] = 10
+    """Cumulants that share one random network."""
+    backup: Annotated[Literal["mean", "max"], RESULT] = "max"
+    """Over next actions: the maximum learns the optimal policy's values, the mean the random one's."""
+    gamma: Annotated[float, RESULT, DISCOUNT] = 0.99
+    """Discount factor."""
+    target_ema: Annotated[float, RESULT, DISCOUNT] = PRESET
+    """Share of the target network that is kept in each step."""
+    head_start: Annotated[Literal["zero", "mean"], RESULT] = "zero"
+    """Where the heads' biases start: at zero, or at the mean value of each task on the data."""
+    cumulant_seed: Annotated[int | None, RESULT] = None
+    """Seed of the random networks [--seed]."""
+    cache: Annotated[Path | None, PLACE] = None
+    """Folder for the networks' values on a data set, which are computed once [the user's cache folder]."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SprConfig(PretrainConfig):
+    """Train an encoder to predict its own latents some steps ahead, without rewards.
+
+    Example: pvn pretrain --method spr --data data/breakout --out runs/spr
+    """
+
+    presets: ClassVar[tuple[Presets, ...]] = (PRETRAIN, METHODS["spr"])
+
+    method: Annotated[str, SUBJECT] = "spr"
+    horizon: Annotated[int, RESULT, COUNT] = 5
+    """Steps K that the latent model predicts."""
+    channels: Annotated[int, RESULT, COUNT] = PRESET
+    """Channels between the two convolutions of the latent model, times the encoder's width."""
+    shift: Annotated[int, RESULT, NOT_NEGATIVE] = PRESET
+    """Most pixels by which an image is shifted at random."""
+    intensity: Annotated[float, RESULT, Range(0, 0.5, below=True)] = PRESET  # the factor goes down to 1 - 2 * intensity
+    """Spread of the random factor by which an image is made lighter or darker."""
+    dropout: Annotated[float, RESULT, DISCOUNT] = PRESET
+    """Share of the first latents that is set to zero at random."""
+    target_ema: Annotated[float, RESULT, DISCOUNT] = PRESET
+    """Share of the target network that is kept in each step; 0: it is the trained one."""
+    center: Annotated[Literal["yes", "no"], RESULT] = PRESET
+    """Subtract the batch's mean from the projections before they are compared."""
+    max_gradient_norm: Annotated[float, RESULT, NOT_NEGATIVE] = 10.0
+    """Norm to which the gradient is scaled down; 0 is off."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(not self.compile, "--compile", "it with --method spr", "another method: this one cannot be compiled")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BcConfig(PretrainConfig):
+    """Train an encoder to predict the logged action: behaviour cloning with a linear head.
+
+    Example: pvn pretrain --method bc --data data/breakout --out runs/bc
+
+    It learns what the policy that made the data looked at. From uniformly random actions there is nothing to learn.
+    """
+
+    method: Annotated[str, SUBJECT] = "bc"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RewardConfig(PretrainConfig):
+    """Train an encoder by offline Q-learning on the environment's rewards, which no other method sees.
+
+    Example: pvn pretrain --method reward --data data/breakout --out runs/reward
+    """
+
+    presets: ClassVar[tuple[Presets, ...]] = (PRETRAIN, METHODS["reward"])
+
+    method: Annotated[str, SUBJECT] = "reward"
+    gamma: Annotated[float, RESULT, DISCOUNT] = 0.99
+    """Discount factor."""
+    clip_rewards: Annotated[bool, RESULT] = True
+    """Learn from rewards clipped to [-1, 1]; no difference where the data set has clipped ones already."""
+    double: Annotated[bool, RESULT] = True
+    """Double Q-learning: the trained network chooses the next action, the target network values it."""
+    huber: Annotated[bool, RESULT] = False
+    """Huber loss in place of the squared error."""
+    target_ema: Annotated[float, RESULT, DISCOUNT] = PRESET
+    """Share of the target network that is kept in each step."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaplacianConfig(PretrainConfig):
+    """Train an encoder to span the smallest eigenvectors of the Laplacian: states that follow each other come close.
+
+    Example: pvn pretrain --method laplacian --data data/breakout --out runs/laplacian
+    """
+
+    presets: ClassVar[tuple[Presets, ...]] = (PRETRAIN, METHODS["laplacian"])
+
+    method: Annotated[str, SUBJECT] = "laplacian"
+    dimensions: Annotated[int, RESULT, COUNT] = PRESET
+    """Number of eigenvectors d."""
+    beta: Annotated[float, RESULT, POSITIVE] = PRESET
+    """Weight of the repulsion that keeps the d functions apart."""
+    ahead: Annotated[float, RESULT, DISCOUNT] = PRESET
+    """Share lambda by which ever later states count as following: 0 is the next one alone."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        good = self.batch_size is PRESET or self.batch_size >= 2
+        require(good, "--batch-size", self.batch_size, "at least 2: the repulsion is between two states")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomConfig(PretrainConfig):
+    """Write an encoder as it is initialised, without training it.
+
+    Example: pvn pretrain --method random --env minatar/breakout --out runs/breakout-random
+    """
+
+    method: Annotated[str, SUBJECT] = "random"
+
+
+CONFIGS: Mapping[str, type[PretrainConfig]] = {
+    "pvn": PvnConfig,
+    "cumulants": CumulantsConfig,
+    "spr": SprConfig,
+    "bc": BcConfig,
+    "reward": RewardConfig,
+    "laplacian": LaplacianConfig,
+    "random": RandomConfig,
+}
+"""By the name of the method."""
+
+
+def config_class(args: Sequence[str]) -> type[PretrainConfig]:
+    """Choose the config dataclass by the command line's --method, so that only its own flags are accepted."""
+    name = "pvn"
+    for i, arg in enumerate(args):
+        if arg == "--method" and i + 1 < len(args):
+            name = args[i + 1]
+        elif arg.startswith("--method="):
+            name = arg.partition("=")[2]
+    config: type[PretrainConfig] = CONFIGS[name] if name in CONFIGS else REGISTERED.load(name).Config
+    return config
