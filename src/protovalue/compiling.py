@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-import numba
-
 log = logging.getLogger(__name__)
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+# What the compiled functions of linear agents and of their encoders compute, to the last bits. It is part of what a run
+# records: change it with every change of their formulas or of the order of their sums.
+VERSION = "1"
 
 
 def compiled(function: F, sources: Iterable[Path] = (), **options: Any) -> F:
@@ -23,6 +25,8 @@ def compiled(function: F, sources: Iterable[Path] = (), **options: Any) -> F:
             looks at the function's own file only: its name will stand for the others.
         **options: of numba.njit.
     """
+    import numba  # here and not above: it takes a third of a second
+
     name = function.__qualname__
     if content := b"".join(path.read_bytes() for path in sources):
         function.__qualname__ = f"{name}_{hashlib.sha256(content).hexdigest()[:16]}"

@@ -41,14 +41,17 @@ class MinatarEncoder(Encoder):
         self.register_buffer("patches", torch.from_numpy(patches.copy()), persistent=False)
 
     def compiled(self) -> Callable[[NDArray[np.bool_]], NDArray[np.float32]] | None:
-        """Return a forward pass that does not touch cells that are not set; None for another readout than the ReLU."""
-        if self.readout != "relu":
+        """Return a forward pass that does not touch cells that are not set; None for another readout than the ReLU.
+
+        And None for a subclass, whose `convolve` may be another.
+        """
+        if self.readout != "relu" or type(self) is not MinatarEncoder:
             return None
         from protovalue.nets.minatar_frozen import Pass  # here and not above, because it imports numba
 
         conv = cast("Conv", self.trunk.convs[0])
         parameters = (conv.weight.permute(2, 3, 1, 0), conv.bias, self.dense.weight.T, self.dense.bias)
-        return Pass(*(parameter.detach().contiguous().numpy() for parameter in parameters))
+        return Pass(*(np.array(parameter.detach().cpu(), order="C") for parameter in parameters))  # copies
 
     def convolve(self, x: Tensor) -> Tensor:
         """Apply the convolution."""

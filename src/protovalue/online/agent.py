@@ -75,8 +75,6 @@ class Agent(nn.Module):
     """
 
     support: Tensor
-    version = "1"
-    """What agents do with a seed, to the last bits: part of what a run records, to be changed with that."""
 
     def __init__(self, rule: Rule, seeds: Sequence[int], num_features: int, num_actions: int) -> None:
         super().__init__()

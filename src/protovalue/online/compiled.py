@@ -24,7 +24,6 @@ Array = NDArray[Any]
 _KINDS = [Path(kinds.__file__)]
 
 
-
 def bits(array: Array) -> Array:
     """Return an array that compiled functions take: halves as their bits, mapped files as plain memory; no copy."""
     plain = array.view(np.ndarray)
@@ -38,8 +37,8 @@ def single(x: Any) -> Any:
 
 @overload(single)
 def _single(x: Any) -> Any:
-    if x != types.uint16:
-        return lambda x: x
+    def keep(x: Any) -> Any:
+        return x
 
     def widen(x: Any) -> Any:
         # The exponent's bias is 15 in a half and 127 here: 112 powers of two. Subnormal halves come out right as well.
@@ -49,7 +48,7 @@ def _single(x: Any) -> Any:
             wide |= 0x7F800000
         return np.int32(wide).view(np.float32) * np.float32(2.0**112)
 
-    return widen
+    return widen if x == types.uint16 else keep
 
 
 def _dot(a: Array, b: Array) -> Any:

@@ -41,8 +41,6 @@ class LinearDqn(Agent):
     On the CPU linear ones act and learn in compiled code, which is `update` to rounding; PyTorch has the others.
     """
 
-    version = "2"
-
     def __init__(
         self,
         rule: Rule,
