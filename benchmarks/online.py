@@ -62,7 +62,7 @@ def prepared(config: OnlineConfig, compiled: bool = True) -> tuple[Env, Agent, d
 def steps_per_second(
     config: AgentConfig, made: tuple[Env, Agent, dict[str, Any]], seconds: float, watch: dict[str, float] | None = None
 ) -> float:
-    """Run the loop for some seconds of the processor's after a warm-up; `watch` takes the seconds spent in its parts."""
+    """Run the loop for some processor seconds after a warm-up; `watch` takes those spent in its parts."""
     env, agent, recorded = made
     with tempfile.TemporaryDirectory() as folder:
         config = replace(config, out=Path(folder) / "run")

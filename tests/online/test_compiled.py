@@ -11,6 +11,7 @@ import torch
 
 from protovalue.compiling import compiled as compile_function
 from protovalue.encoder import FrozenEncoder
+from protovalue.envs.registry import make
 from protovalue.nets.encoders import make_encoder
 from protovalue.online import compiled, slots
 from protovalue.online.agent import Agent, Rule
@@ -18,7 +19,7 @@ from protovalue.online.linear_dqn import LinearDqn
 from protovalue.online.loop import train
 from protovalue.online.replay import Layout, Replay
 from protovalue.randomness import Purpose, seeded
-from tests.online.rigged import config, learned, make, one_hot
+from tests.online.rigged import config, learned, one_hot
 
 SEEDS, FEATURES, ACTIONS, BATCH = (4, 1, 7), 19, 3, 6  # 19 is no multiple of a processor's vectors
 RULE = Rule(learning_rate=0.05, adam_epsilon=1e-3, max_gradient_norm=0.0, target_every=7)

@@ -51,7 +51,7 @@ class MinatarEncoder(Encoder):
 
         conv = cast("Conv", self.trunk.convs[0])
         parameters = (conv.weight.permute(2, 3, 1, 0), conv.bias, self.dense.weight.T, self.dense.bias)
-        return Pass(*(np.array(parameter.detach().cpu(), order="C") for parameter in parameters))  # copies
+        return Pass(*(np.array(parameter.detach().contiguous().numpy()) for parameter in parameters))  # copies
 
     def convolve(self, x: Tensor) -> Tensor:
         """Apply the convolution."""
