@@ -77,10 +77,11 @@ def steps_per_second(
                 timed(loop, "learn", "update", watch)
             start, steps = time.process_time(), 0
             while (elapsed := time.process_time() - start) < seconds:
-                loop.act()
-                if steps % (config.update_every or 1) == 0:
-                    loop.learn()
-                steps += 1
+                for _ in range(10):  # to look at this clock can take longer than a step
+                    loop.act()
+                    if steps % (config.update_every or 1) == 0:
+                        loop.learn()
+                    steps += 1
         env.close()
     if watch is not None:
         watch["all"] = elapsed
