@@ -10,7 +10,7 @@ log = logging.getLogger(__name__)
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# What the compiled functions of linear agents and of their encoders compute, to the last bits. It is part of what a run
+# What the compiled functions of agents and of their encoders compute, to the last bits. It is part of what a run
 # records: change it with every change of their formulas or of the order of their sums.
 VERSION = "1"
 

@@ -16,6 +16,32 @@ Array = NDArray[Any]
 CHUNK = 256  # rows of the dense layer that stay in the processor's cache while all observations pass
 
 
+def _convolve(obs: Array, kernel: Array, bias: Array, latents: Array) -> None:
+    """Convolve one observation (stack, H, W, C), bool, to latents (H', W', channels), which are written.
+
+    `kernel` is (3, 3, stack * C, channels). Each cell that is set is added to every window that it is in.
+    """
+    stack, height, width, planes = obs.shape
+    rows, columns, channels = latents.shape
+    side = kernel.shape[0]
+    for y in range(rows):
+        for x in range(columns):
+            for c in range(channels):
+                latents[y, x, c] = bias[c]
+    for f in range(stack):
+        for y in range(height):
+            for x in range(width):
+                for p in range(planes):
+                    if obs[f, y, x, p]:
+                        for v in range(max(0, y - side + 1), min(rows, y + 1)):
+                            for u in range(max(0, x - side + 1), min(columns, x + 1)):
+                                for c in range(channels):
+                                    latents[v, u, c] += kernel[y - v, x - u, f * planes + p, c]
+
+
+convolve = compiled(_convolve)
+
+
 def _forward(
     obs: Array,  # (N, stack, H, W, C), bool
     kernel: Array,  # (3, 3, stack * C, channels)
@@ -26,24 +52,10 @@ def _forward(
     index: Array,  # (CHUNK,), scratch
     features: Array,  # (N, k), written
 ) -> None:
-    count, stack, height, width, planes = obs.shape
-    side, channels, k = kernel.shape[0], kernel.shape[3], dense.shape[1]
-    rows, columns = height - side + 1, width - side + 1
-    latents = flat.reshape(count, rows, columns, channels)
+    count, k, side = len(obs), dense.shape[1], kernel.shape[0]
+    latents = flat.reshape(count, obs.shape[2] - side + 1, obs.shape[3] - side + 1, kernel.shape[3])
     for n in range(count):
-        for y in range(rows):
-            for x in range(columns):
-                for c in range(channels):
-                    latents[n, y, x, c] = bias[c]
-        for f in range(stack):
-            for y in range(height):
-                for x in range(width):
-                    for p in range(planes):
-                        if obs[n, f, y, x, p]:  # add it to every window that it is in
-                            for v in range(max(0, y - side + 1), min(rows, y + 1)):
-                                for u in range(max(0, x - side + 1), min(columns, x + 1)):
-                                    for c in range(channels):
-                                        latents[n, v, u, c] += kernel[y - v, x - u, f * planes + p, c]
+        convolve(obs[n], kernel, bias, latents[n])
         for i in range(k):
             features[n, i] = dense_bias[i]
     for start in range(0, flat.shape[1], CHUNK):

@@ -82,6 +82,49 @@ def _greedy(theta: Array, features: Array, actions: Array, num_actions: int) -> 
 greedy = compiled(_greedy)
 
 
+def _fit(error: Any, huber: bool) -> Any:
+    """Return `q_loss` of a prediction minus its target, and its slope."""
+    if huber:
+        inside = min(abs(error), np.float32(1))
+        slope = min(max(error, np.float32(-1)), np.float32(1))
+        return np.float32(0.5) * inside * inside + (abs(error) - inside), slope
+    return error * error, np.float32(2) * error
+
+
+fit = compiled(_fit)
+
+
+def _descend(
+    own: Array,  # (P,) and those below
+    gradient: Array,
+    mean: Array,
+    square: Array,
+    max_norm: float,
+    rate: float,
+    beta1: float,
+    beta2: float,
+    epsilon: float,
+    count: int,  # of this step, from 1
+) -> Any:
+    """Scale a gradient down to the maximum norm, if there is one, and take Adam's step; return the norm before."""
+    norm = np.sqrt(dot(gradient, gradient))
+    if max_norm > 0:
+        scale = min(np.float32(max_norm) / max(norm, np.float32(1e-12)), np.float32(1))
+        for i in range(len(gradient)):
+            gradient[i] *= scale
+    step_size, root = np.float32(rate / (1 - beta1**count)), np.float32(np.sqrt(1 - beta2**count))
+    keep, new, new_square = np.float32(beta2), np.float32(1 - beta1), np.float32(1 - beta2)
+    small = np.float32(epsilon)
+    for i in range(len(gradient)):
+        mean[i] += new * (gradient[i] - mean[i])
+        square[i] = keep * square[i] + new_square * gradient[i] * gradient[i]
+        own[i] -= step_size * mean[i] / (np.sqrt(square[i]) / root + small)
+    return norm
+
+
+descend = compiled(_descend, error_model="numpy")
+
+
 def _store(
     items: Array,  # (S, slots, bytes), uint8
     codes: Array,  # (S, slots)
@@ -163,9 +206,6 @@ def _learn(
     slots, k = items.shape[1], items.shape[2]
     num_actions = theta.shape[1] // (k + 1)
     size, n = slot.shape[1], len(powers) - 1
-    step_size = np.float32(rate / (1 - beta1**count))
-    root = np.float32(np.sqrt(1 - beta2**count))
-    epsilon32, max_norm32 = np.float32(epsilon), np.float32(max_norm)
     x, next_x = np.empty(k, np.float32), np.empty(k, np.float32)
     for s in range(len(theta)):
         own, slow, grad = theta[s], target[s], gradient[s]
@@ -197,27 +237,12 @@ def _learn(
             found = dot(own[start : start + k], x) + own[num_actions * k + action]
             error = found - goal
             value[s, b] = found
-            if huber:
-                inside = min(abs(error), np.float32(1))
-                loss[s, b] = np.float32(0.5) * inside * inside + (abs(error) - inside)
-                slope = min(max(error, np.float32(-1)), np.float32(1))
-            else:
-                loss[s, b] = error * error
-                slope = np.float32(2) * error
+            loss[s, b], slope = fit(error, huber)
             slope = slope / np.float32(size) * weight[s, b]
             for i in range(k):
                 grad[start + i] += slope * x[i]
             grad[num_actions * k + action] += slope
-        norm[s] = np.sqrt(dot(grad, grad))
-        if max_norm32 > 0:
-            scale = min(max_norm32 / max(norm[s], np.float32(1e-12)), np.float32(1))
-            for i in range(len(grad)):
-                grad[i] *= scale
-        mean, square = first_moment[s], second_moment[s]
-        for i in range(len(grad)):
-            mean[i] += np.float32(1 - beta1) * (grad[i] - mean[i])
-            square[i] = np.float32(beta2) * square[i] + np.float32(1 - beta2) * grad[i] * grad[i]
-            own[i] -= step_size * mean[i] / (np.sqrt(square[i]) / root + epsilon32)
+        norm[s] = descend(own, grad, first_moment[s], second_moment[s], max_norm, rate, beta1, beta2, epsilon, count)
         if copy:
             for i in range(len(grad)):
                 slow[i] = own[i]
