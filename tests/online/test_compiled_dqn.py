@@ -83,12 +83,16 @@ def test_updates_are_those_of_pytorch(options: Any, frame: Any, stack: int, size
         assert ours.gradient[:, part].any()
 
 
-def test_features_are_those_of_pytorch_and_of_the_observation_alone() -> None:
+def test_features_and_actions_are_those_of_pytorch() -> None:
     agent = agents(RULE, (10, 10, 4), 2)
     obs = np.random.default_rng(0).random((2 * 5, 2, 10, 10, 4)) < 0.1
     found = agent.see(obs)
     expected = agent.encode(agent.encoders, obs.reshape(2, 5, 2, 10, 10, 4))
     torch.testing.assert_close(found, expected.detach(), rtol=0, atol=1e-5)
+    for number in range(5):
+        one = agent.see(obs[number::5])
+        torch.testing.assert_close(one, found[:, number : number + 1], rtol=0, atol=1e-5)
+        assert agent.greedy(one).tolist() == agent.values(one)[:, 0].argmax(dim=1).tolist()
 
 
 def test_a_seed_computes_the_same_bits_alone() -> None:

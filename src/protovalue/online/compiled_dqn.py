@@ -13,7 +13,7 @@ from protovalue.compiling import compiled
 from protovalue.nets import minatar_frozen
 from protovalue.nets.minatar_frozen import convolve
 from protovalue.online import compiled as linear
-from protovalue.online.compiled import best, descend, dot, fit
+from protovalue.online.compiled import best, descend, dot, fit, greedy
 
 if TYPE_CHECKING:
     from protovalue.online.agent import Rule
@@ -68,7 +68,7 @@ def _add_product(factors: Array, rows: Array, total: Array, index: Array) -> Non
             total[j] += factor * row[j]
 
 
-add_product = compiled(_add_product, _SOURCES)
+add_product = compiled(_add_product, _SOURCES, fastmath={"contract"})
 
 
 def _see(
@@ -243,6 +243,12 @@ class MinatarNetworks:
         for s in range(len(obs)):
             see(obs[s], self._theta[s], num_actions * (k + 1), channels, factor, latents, features[s])
         return features
+
+    def greedy(self, features: Array) -> Array:
+        """Return each seed's best action (S,) for features (S, 1, k)."""
+        actions = np.empty(len(features), np.int64)
+        greedy(self._theta, features[:, 0], actions, self._shape[0])  # a row begins with its head
+        return actions
 
     def learn(self, batch: "ReplayBatch", weight: Array | None, count: int) -> dict[str, Array]:
         """Take Adam's step number `count`; see `Agent.update`."""

@@ -27,7 +27,10 @@ from protovalue.registry import ENCODERS
 
 
 class Dqn(Agent):
-    """S networks trained end to end: an encoder of its own and a head for each seed."""
+    """S networks trained end to end: an encoder of its own and a head for each seed.
+
+    On the CPU the MinAtar network with a linear head learns in compiled code, which is `update` to rounding.
+    """
 
     def __init__(
         self,
@@ -75,6 +78,10 @@ class Dqn(Agent):
     def items(self, obs: NDArray[Any]) -> tuple[NDArray[Any], Tensor | None]:
         """Return the newest frames (S, *frame_shape); their features change with every update."""
         return obs[:, -1], None
+
+    def greedy(self, features: Tensor) -> Index:
+        """Return each seed's best action (S,) for features (S, 1, k)."""
+        return super().greedy(features) if self._compiled is None else self._compiled.greedy(features.numpy())
 
     def learn(
         self, replay: Replay, slot: Index, n_step: int, gamma: float, weight: NDArray[np.float32] | None = None
