@@ -53,6 +53,14 @@ class ByPytorch(LinearDqn):
         self._encode = None
 
 
+class DqnByPytorch(Dqn):
+    """End-to-end agents as they are where nothing is compiled."""
+
+    def __init__(self, *given: Any, **options: Any) -> None:
+        super().__init__(*given, **options)
+        self._compiled = None
+
+
 def prepared(config: OnlineConfig, compiled: bool = True) -> tuple[Env, Agent, dict[str, Any]]:
     """Make environments and linear agents, of the compiled kind or of PyTorch's."""
     with unittest.mock.patch.object(linear_dqn, "LinearDqn", LinearDqn if compiled else ByPytorch):
@@ -168,6 +176,22 @@ def same_in_distribution(result: Table, encoders: int, steps: int) -> None:
         result["MinAtar: its standard error"] = statistics.stdev(differences) / encoders**0.5
 
 
+def same_end_to_end(result: Table, seeds: int, steps: int) -> None:
+    """Train end-to-end agents by both, and compare the returns of their last training episodes."""
+    returns: list[list[float]] = []
+    for kind in (Dqn, DqnByPytorch):
+        with tempfile.TemporaryDirectory() as folder, unittest.mock.patch.object(dqn, "Dqn", kind):
+            given = DqnConfig(env="minatar/breakout", out=Path(folder) / "run", seeds=f"0-{seeds - 1}", steps=steps)
+            config = resolved(replace(given, replay_min=500, epsilon_steps=steps // 2), given.env)
+            env, agent, recorded = dqn.prepare(config)
+            train(config, recorded, env, agent, quiet=True)
+            returns.append([*read_run(config.out)["done"]["training_return_by_seed"].values()])
+        result[f"end-to-end DQN: return after {steps:,} steps, {kind.__name__}"] = statistics.mean(returns[-1])
+    differences = [ours - theirs for ours, theirs in zip(*returns, strict=True)]
+    result["end-to-end DQN: return, compiled - PyTorch"] = statistics.mean(differences)
+    result["end-to-end DQN: its standard error"] = statistics.stdev(differences) / seeds**0.5
+
+
 def against_reencoding(result: Table, seconds: float, repeats: int) -> None:
     """Compare with the frame replay of a plain DQN on a frozen Impala 1x encoder, at 9 seeds, alternating."""
     ratios = []
@@ -281,6 +305,7 @@ def main(quick: bool) -> None:
     against_sb3(result, seconds, repeats)
     against_pytorch(result, seconds, repeats)
     same_in_distribution(result, *((1, 1_500) if quick else (5, 15_000)))
+    same_end_to_end(result, *((2, 1_000) if quick else (9, 20_000)))
     by_seeds(result, seconds, repeats)
     against_reencoding(result, seconds, repeats)
     print(json.dumps({"benchmark": "online", "cpu_threads": 1, **result}))
