@@ -305,7 +305,7 @@ def main(quick: bool) -> None:
     against_sb3(result, seconds, repeats)
     against_pytorch(result, seconds, repeats)
     same_in_distribution(result, *((1, 1_500) if quick else (5, 15_000)))
-    same_end_to_end(result, *((2, 1_000) if quick else (9, 20_000)))
+    same_end_to_end(result, *((2, 1_000) if quick else (9, 5_000)))
     by_seeds(result, seconds, repeats)
     against_reencoding(result, seconds, repeats)
     print(json.dumps({"benchmark": "online", "cpu_threads": 1, **result}))
