@@ -1,9 +1,13 @@
-"""The online phase: agent-steps per second by seeds, against re-encoding frames, memory, where the time goes, SB3."""
+"""The online phase: agent-steps per second by seeds, against PyTorch alone, re-encoding frames, memory, shares, SB3.
+
+Seconds are the processor's: the loop has one thread, and what else runs on the machine does not count.
+"""
 
 import json
 import statistics
 import tempfile
 import time
+import unittest.mock
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,10 +22,11 @@ from protovalue.online import dqn, linear_dqn
 from protovalue.online.agent import Agent, Rule
 from protovalue.online.config import AgentConfig, DqnConfig, OnlineConfig
 from protovalue.online.dqn import Dqn
-from protovalue.online.loop import Loop, Room
+from protovalue.online.linear_dqn import LinearDqn
+from protovalue.online.loop import Loop, Room, train
 from protovalue.online.replay import Layout, Replay, ReplayBatch
 from protovalue.presets import resolved
-from protovalue.runs import Run
+from protovalue.runs import Run, read_run
 
 
 class Reencoding(Dqn):
@@ -38,10 +43,34 @@ class Reencoding(Dqn):
         return Agent.parameters_of(self, which)
 
 
+class ByPytorch(LinearDqn):
+    """Linear agents as they were before anything was compiled, and as they are on CUDA."""
+
+    greedy, learn = Agent.greedy, Agent.learn
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self._encode = None
+
+
+class DqnByPytorch(Dqn):
+    """End-to-end agents as they are where nothing is compiled."""
+
+    def __init__(self, *given: Any, **options: Any) -> None:
+        super().__init__(*given, **options)
+        self._compiled = None
+
+
+def prepared(config: OnlineConfig, compiled: bool = True) -> tuple[Env, Agent, dict[str, Any]]:
+    """Make environments and linear agents, of the compiled kind or of PyTorch's."""
+    with unittest.mock.patch.object(linear_dqn, "LinearDqn", LinearDqn if compiled else ByPytorch):
+        return linear_dqn.prepare(config)
+
+
 def steps_per_second(
     config: AgentConfig, made: tuple[Env, Agent, dict[str, Any]], seconds: float, watch: dict[str, float] | None = None
 ) -> float:
-    """Run the loop for some seconds after a warm-up; `watch` takes the seconds spent in its parts."""
+    """Run the loop for some processor seconds after a warm-up; `watch` takes those spent in its parts."""
     env, agent, recorded = made
     with tempfile.TemporaryDirectory() as folder:
         config = replace(config, out=Path(folder) / "run")
@@ -54,12 +83,13 @@ def steps_per_second(
                 timed(env, "step", "environment", watch)
                 timed(agent, "see", "encoder", watch)
                 timed(loop, "learn", "update", watch)
-            start, steps = time.perf_counter(), 0
-            while (elapsed := time.perf_counter() - start) < seconds:
-                loop.act()
-                if steps % (config.update_every or 1) == 0:
-                    loop.learn()
-                steps += 1
+            start, steps = time.process_time(), 0
+            while (elapsed := time.process_time() - start) < seconds:
+                for _ in range(10):  # to look at this clock can take longer than a step
+                    loop.act()
+                    if steps % (config.update_every or 1) == 0:
+                        loop.learn()
+                    steps += 1
         env.close()
     if watch is not None:
         watch["all"] = elapsed
@@ -71,9 +101,9 @@ def timed(owner: Any, name: str, part: str, watch: dict[str, float]) -> None:
     method: Callable[..., Any] = getattr(owner, name)
 
     def call(*args: Any, **options: Any) -> Any:
-        start = time.perf_counter()
+        start = time.process_time()
         result = method(*args, **options)
-        watch[part] = watch.get(part, 0.0) + time.perf_counter() - start
+        watch[part] = watch.get(part, 0.0) + time.process_time() - start
         return result
 
     object.__setattr__(owner, name, call)
@@ -103,16 +133,63 @@ def by_seeds(result: Table, seconds: float, repeats: int) -> None:
         for _ in range(repeats):
             for seeds, found in rates.items():
                 config = online_config(env, encoder, seeds)
-                found.append(steps_per_second(config, linear_dqn.prepare(config), seconds))
+                found.append(steps_per_second(config, prepared(config), seconds))
         for seeds, found in rates.items():
             result[f"{name}: agent-steps/s, {seeds} seeds"] = statistics.median(found)
         ratios = [nine / one for nine, one in zip(rates[9], rates[1], strict=True)]
         result[f"{name}: 9 seeds / 1 seed"] = statistics.median(ratios)
         watch: dict[str, float] = {}
         config = online_config(env, encoder, 9)
-        steps_per_second(config, linear_dqn.prepare(config), seconds, watch)
+        steps_per_second(config, prepared(config), seconds, watch)
         for part in ("environment", "encoder", "update"):
             result[f"{name}: share of {part}, 9 seeds"] = watch[part] / watch["all"]
+
+
+def against_pytorch(result: Table, seconds: float, repeats: int) -> None:
+    """Compare linear agents on MinAtar, compiled, with PyTorch's of the same replay and games, alternating."""
+    for seeds in (1, 3, 9, 27):
+        config = online_config("minatar/breakout", "random:minatar:1", seeds)
+        ratios = []
+        for _ in range(repeats):
+            ours, theirs = (steps_per_second(config, prepared(config, kind), seconds) for kind in (True, False))
+            ratios.append(ours / theirs)
+        result[f"MinAtar: agent-steps/s, compiled / PyTorch alone, {seeds} seeds"] = statistics.median(ratios)
+
+
+def same_in_distribution(result: Table, encoders: int, steps: int) -> None:
+    """Train nine agents on each of some encoders by both, and compare the returns of their last training episodes."""
+    returns: dict[bool, list[float]] = {True: [], False: []}
+    for encoder in range(encoders):
+        for compiled, found in returns.items():
+            config = replace(online_config("minatar/breakout", f"random:minatar:1:{encoder}", 9), replay_size=steps)
+            with tempfile.TemporaryDirectory() as folder:
+                config = replace(config, out=Path(folder) / "run", steps=steps)
+                env, agent, recorded = prepared(config, compiled)
+                train(config, recorded, env, agent, quiet=True)
+                by_seed = read_run(config.out)["done"]["training_return_by_seed"]
+            found.append(statistics.mean(by_seed.values()))
+            name = "compiled" if compiled else "PyTorch"
+            result[f"MinAtar: return after {steps:,} steps, encoder {encoder}, {name}"] = found[-1]
+    differences = [ours - theirs for ours, theirs in zip(returns[True], returns[False], strict=True)]
+    result[f"MinAtar: return, compiled - PyTorch, mean of {encoders}"] = statistics.mean(differences)
+    if encoders > 1:
+        result["MinAtar: its standard error"] = statistics.stdev(differences) / encoders**0.5
+
+
+def same_end_to_end(result: Table, seeds: int, steps: int) -> None:
+    """Train end-to-end agents by both, and compare the returns of their last training episodes."""
+    returns: list[list[float]] = []
+    for kind in (Dqn, DqnByPytorch):
+        with tempfile.TemporaryDirectory() as folder, unittest.mock.patch.object(dqn, "Dqn", kind):
+            given = DqnConfig(env="minatar/breakout", out=Path(folder) / "run", seeds=f"0-{seeds - 1}", steps=steps)
+            config = resolved(replace(given, replay_min=500, epsilon_steps=steps // 2), given.env)
+            env, agent, recorded = dqn.prepare(config)
+            train(config, recorded, env, agent, quiet=True)
+            returns.append([*read_run(config.out)["done"]["training_return_by_seed"].values()])
+        result[f"end-to-end DQN: return after {steps:,} steps, {kind.__name__}"] = statistics.mean(returns[-1])
+    differences = [ours - theirs for ours, theirs in zip(*returns, strict=True)]
+    result["end-to-end DQN: return, compiled - PyTorch"] = statistics.mean(differences)
+    result["end-to-end DQN: its standard error"] = statistics.stdev(differences) / seeds**0.5
 
 
 def against_reencoding(result: Table, seconds: float, repeats: int) -> None:
@@ -120,11 +197,11 @@ def against_reencoding(result: Table, seconds: float, repeats: int) -> None:
     ratios = []
     for _ in range(repeats):
         config = online_config("atari/Pong", "random:impala:1", 9)
-        env, agent, recorded = linear_dqn.prepare(config)
-        assert isinstance(agent, linear_dqn.LinearDqn)
+        env, agent, recorded = prepared(config)
+        assert isinstance(agent, LinearDqn)
         encoder = agent.encoder.encoder
         ours = steps_per_second(config, (env, agent, recorded), seconds)
-        env = linear_dqn.prepare(config)[0]
+        env = prepared(config)[0]
         plain = Reencoding(Rule.of(config), config.seed_list(), env.num_actions, encoder)
         ratios.append(ours / steps_per_second(config, (env, plain, recorded), seconds))
     result["features stored / frames encoded again, Impala 1x, 9 seeds"] = statistics.median(ratios)
@@ -153,7 +230,7 @@ def checksums(result: Table, seconds: float) -> None:
         replay.sums()
         spent.append(time.process_time() - start)
     config = replace(config, replay_size=2_000)
-    steps = every * count / steps_per_second(config, linear_dqn.prepare(config), seconds)
+    steps = every * count / steps_per_second(config, prepared(config), seconds)
     result["MinAtar: milliseconds for the checksums of a checkpoint, 9 seeds"] = 1e3 * statistics.median(spent[-3:])
     result["MinAtar: their share of the time between two, 9 seeds"] = statistics.median(spent[-3:]) / steps
 
@@ -208,10 +285,10 @@ def against_sb3(result: Table, seconds: float, repeats: int) -> None:
             policy_kwargs={"features_extractor_class": Trunk, "net_arch": [], "normalize_images": False}, device="cpu",
         )  # fmt: skip
         agent.learn(65)
-        start, first = time.perf_counter(), agent.num_timesteps
-        while time.perf_counter() - start < seconds:
+        start, first = time.process_time(), agent.num_timesteps
+        while time.process_time() - start < seconds:
             agent.learn(100, reset_num_timesteps=False)
-        rates["sb3"].append((agent.num_timesteps - first) / (time.perf_counter() - start))
+        rates["sb3"].append((agent.num_timesteps - first) / (time.process_time() - start))
     for name, found in rates.items():
         result[f"end-to-end DQN, MinAtar, steps/s, {name}"] = statistics.median(found)
     ratios = [ours / theirs for ours, theirs in zip(rates["ours"], rates["sb3"], strict=True)]
@@ -226,6 +303,9 @@ def main(quick: bool) -> None:
     memory(result)
     checksums(result, seconds)
     against_sb3(result, seconds, repeats)
+    against_pytorch(result, seconds, repeats)
+    same_in_distribution(result, *((1, 1_500) if quick else (5, 15_000)))
+    same_end_to_end(result, *((2, 1_000) if quick else (9, 5_000)))
     by_seeds(result, seconds, repeats)
     against_reencoding(result, seconds, repeats)
     print(json.dumps({"benchmark": "online", "cpu_threads": 1, **result}))

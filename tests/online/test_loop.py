@@ -17,12 +17,13 @@ from protovalue.envs.registry import make
 from protovalue.errors import UserError
 from protovalue.files import FolderLock, write_json
 from protovalue.online import loop, replay
-from protovalue.online.agent import Agent, Rule
+from protovalue.online.agent import Rule
 from protovalue.online.config import OnlineConfig
 from protovalue.online.linear_dqn import LinearDqn
 from protovalue.online.loop import Loop, Room, epsilon_at, print_summary, train
 from protovalue.online.priorities import Priorities
-from protovalue.online.replay import LAST, Layout, Replay
+from protovalue.online.replay import Layout, Replay
+from protovalue.online.slots import LAST
 from protovalue.randomness import Purpose, generator_at
 from protovalue.runs import Run, read_checkpoint, read_metrics, read_run
 from tests.online.rigged import Killed, config, killed_at, numbers, one_hot, run
@@ -52,10 +53,10 @@ def go(settings: Any, agent: Any = None, quiet: bool = True) -> Path:
 class Numbered(LinearDqn):
     """Agents that learn nothing: update n of seed s has losses n + 100 s, values 2 n and a gradient's norm of 3 n."""
 
-    def update(self, batch: Any, weight: Any = None) -> Any:
+    def learn(self, replay: Any, slot: Any, n_step: int, gamma: float, weight: Any = None) -> Any:
         seeds = torch.arange(self.num_seeds)[:, None]
-        loss = torch.full(batch.action.shape, float(self.updates)) + 100 * seeds
-        value, norm = torch.full(batch.action.shape, 2.0 * self.updates), torch.full((len(seeds),), 3.0 * self.updates)
+        loss = torch.full(slot.shape, float(self.updates)) + 100 * seeds
+        value, norm = torch.full(slot.shape, 2.0 * self.updates), torch.full((len(seeds),), 3.0 * self.updates)
         self.updates += 1
         return {"loss": loss, "value": value, "gradient_norm": norm}
 
@@ -351,15 +352,15 @@ def test_what_is_printed_at_the_end(tmp_path: Path, capsys: pytest.CaptureFixtur
 def test_a_loss_that_is_not_finite_stops_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is seen at the next log line or checkpoint, before anything bad is saved."""
     monkeypatch.setattr(loop, "WATCH_EVERY", 1)
-    real = Agent.update
+    real = LinearDqn.learn
 
-    def update(self: Any, batch: Any, weight: Any = None) -> Any:
-        result = real(self, batch, weight)
+    def learn(self: Any, *given: Any) -> Any:
+        result = real(self, *given)
         if self.updates >= 12:  # after step 17
             result["loss"][1, 2] = float("inf")
         return result
 
-    monkeypatch.setattr(Agent, "update", update)
+    monkeypatch.setattr(LinearDqn, "learn", learn)
     with pytest.raises(UserError) as error:
         go(counting(tmp_path / "r", log_every=100))
     end = "is not finite; its last checkpoint is good; try a smaller --learning-rate"
@@ -510,13 +511,13 @@ def test_prioritised_replay_samples_by_the_last_losses(tmp_path: Path, monkeypat
     monkeypatch.setattr(Priorities, "update", lambda self, slot, loss: updates.append(loss.tolist()))
     settings = counting(tmp_path / "r", prioritised=True, steps=8)
     agent = numbered(settings)
-    real = agent.update
+    real = agent.learn
 
-    def noted(batch: Any, weight: Any) -> Any:
-        weights.append(weight)
-        return real(batch, weight)
+    def noted(*given: Any) -> Any:
+        weights.append(given[-1])
+        return real(*given)
 
-    object.__setattr__(agent, "update", noted)
+    object.__setattr__(agent, "learn", noted)
     go(settings, agent)
     assert updates == [[[float(n)] * 4, [n + 100.0] * 4] for n in range(3)]
     assert [weight.tolist() for weight in weights] == [[[1.0] * 4] * 2] * 3  # all priorities are still the same

@@ -6,13 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from protovalue.envs.registry import make
 from protovalue.errors import UserError
 from protovalue.evaluate.config import EvaluateConfig
 from protovalue.online import loop
-from protovalue.online.agent import Agent, Rule
+from protovalue.online.agent import Rule
 from protovalue.online.config import DqnConfig, OnlineConfig
 from protovalue.online.linear_dqn import LinearDqn
 from protovalue.online.loop import config_from, epsilon_at
@@ -68,12 +67,12 @@ def test_the_paper_s_table_of_online_hyperparameters() -> None:
 def test_the_paper_s_values_are_what_the_loop_uses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The table again, seen from inside: when, how often and on what the agents learn in the first 2,003 steps."""
     made, updates, capacities = [], [], []
-    update = Agent.update
+    learn = LinearDqn.learn
 
-    def spy(self: Any, batch: Any, weight: Any = None) -> dict[str, torch.Tensor]:
+    def spy(self: Any, replay: Any, slot: Any, n_step: int, gamma: float, weight: Any = None) -> Any:
         before = self.theta.clone()
-        result = update(self, batch, weight)
-        updates.append((batch, (self.theta - before).abs().max().item()))
+        result = learn(self, replay, slot, n_step, gamma, weight)
+        updates.append((replay.batch(slot, n_step, gamma), (self.theta - before).abs().max().item()))
         made.append(self.rule)
         return result
 
@@ -81,7 +80,7 @@ def test_the_paper_s_values_are_what_the_loop_uses(tmp_path: Path, monkeypatch: 
         capacities.append(capacity)
         return Replay(seeds, 5_000, *rest)
 
-    monkeypatch.setattr(Agent, "update", spy)
+    monkeypatch.setattr(LinearDqn, "learn", spy)
     monkeypatch.setattr(loop, "Replay", counted)
     config = online("gym/Corridor-v0", preset="paper")
     config = replace(config, steps=2_003, out=tmp_path / "run")

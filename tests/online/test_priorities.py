@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from protovalue.online.priorities import Priorities, SumTree
-from protovalue.online.replay import LAST, Layout, Replay
+from protovalue.online.replay import Layout, Replay
+from protovalue.online.slots import LAST
 from tests.online.test_replay import World, random_ends
 
 

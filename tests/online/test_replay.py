@@ -11,7 +11,8 @@ import pytest
 
 from protovalue.errors import UserError
 from protovalue.online import replay as module
-from protovalue.online.replay import LAST, Layout, Replay, check_room
+from protovalue.online.replay import Layout, Replay, check_room
+from protovalue.online.slots import LAST
 
 GAMMA = 0.5
 

@@ -403,6 +403,17 @@ def test_runs_with_the_games_of_the_package_are_not_mixed_with_ours(tmp_path: Pa
     assert read_results([tmp_path]).methods == ("random, minatar 1.0.15", "random, minatar protovalue-1")
 
 
+def test_agents_of_before_they_were_compiled_are_not_mixed_with_those_of_today(tmp_path: Path) -> None:
+    """Their last bits differ."""
+    today = {**made.VERSIONS, "compiled": "1"}
+    for seed, versions in enumerate(([made.VERSIONS], [today], [made.VERSIONS, today])):
+        made.run(tmp_path / f"online/{seed}", ENV, [1.0], f"random:minatar:1:{seed}", versions=versions)
+        made.run(tmp_path / f"dqn/{seed}", ENV, [1.0], seeds=[seed], versions=versions)
+    for kind, name in (("online", "random"), ("dqn", "dqn")):
+        expected = tuple(f"{name}, compiled {version}" for version in ("1", "none", "none then 1"))
+        assert read_results([tmp_path / kind]).methods == expected
+
+
 def test_versions_that_a_study_mixes_are_refused(tmp_path: Path) -> None:
     _, folder = a_study(tmp_path)
     path = folder / "online/pvn-1/config.json"

@@ -1,11 +1,13 @@
 """The network of MinAtar's authors, for frames of 10 x 10 cells."""
 
 import math
+from collections.abc import Callable
 from typing import cast
 
 import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812
+from numpy.typing import NDArray
 from torch import Tensor
 
 from protovalue.nets.convolutions import ConvSpec, ConvTrunk
@@ -37,6 +39,19 @@ class MinatarEncoder(Encoder):
         windows = np.lib.stride_tricks.sliding_window_view(cells, (kernel, kernel), (0, 1))  # (H', W', C, k, k)
         patches = np.ascontiguousarray(windows.transpose(0, 1, 3, 4, 2)).reshape(-1)
         self.register_buffer("patches", torch.from_numpy(patches.copy()), persistent=False)
+
+    def compiled(self) -> Callable[[NDArray[np.bool_]], NDArray[np.float32]] | None:
+        """Return a forward pass that does not touch cells that are not set; None for another readout than the ReLU.
+
+        And None for a subclass, whose `convolve` may be another.
+        """
+        if self.readout != "relu" or type(self) is not MinatarEncoder:
+            return None
+        from protovalue.nets.minatar_frozen import Pass  # here and not above, because it imports numba
+
+        conv = cast("Conv", self.trunk.convs[0])
+        parameters = (conv.weight.permute(2, 3, 1, 0), conv.bias, self.dense.weight.T, self.dense.bias)
+        return Pass(*(np.array(parameter.detach().contiguous().numpy()) for parameter in parameters))  # copies
 
     def convolve(self, x: Tensor) -> Tensor:
         """Apply the convolution."""

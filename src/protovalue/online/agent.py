@@ -16,7 +16,7 @@ from torch.optim.adam import adam
 from protovalue.losses import categorical_loss, categorical_target, q_loss, q_loss_slope, q_target
 from protovalue.nets.layers import glorot_uniform
 from protovalue.online.config import AgentConfig
-from protovalue.online.replay import ReplayBatch
+from protovalue.online.replay import Index, Replay, ReplayBatch
 from protovalue.randomness import Purpose, seeded
 
 BETAS = (0.9, 0.999)
@@ -142,6 +142,17 @@ class Agent(nn.Module):
     def values(self, features: Tensor) -> Tensor:
         """Return Q(x, a) (S, N, A) of features (S, N, k)."""
         return self._values(self.heads(features))
+
+    def greedy(self, features: Tensor) -> Index:
+        """Return each seed's best action (S,) for features (S, 1, k)."""
+        best: Index = self.values(features)[:, 0].argmax(dim=1).cpu().numpy()
+        return best
+
+    def learn(
+        self, replay: Replay, slot: Index, n_step: int, gamma: float, weight: NDArray[np.float32] | None = None
+    ) -> dict[str, Tensor]:
+        """Update every seed on the transitions that start in its slots (S, B) of a replay; see `update`."""
+        return self.update(replay.batch(slot, n_step, gamma), None if weight is None else torch.from_numpy(weight))
 
     def _values(self, outputs: Tensor) -> Tensor:
         if not self._categorical:

@@ -1,6 +1,7 @@
 """DQN end to end: the encoder learns too, one per seed, from a replay of frames."""
 
 import copy
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,17 +19,21 @@ from protovalue.envs.base import Env
 from protovalue.envs.registry import frame_shape, import_module_of, make
 from protovalue.nets.cost import TRAINING, forward_flops
 from protovalue.nets.encoders import Encoder, make_encoder
-from protovalue.online.agent import Agent, Rule
+from protovalue.nets.minatar import MinatarEncoder
+from protovalue.online.agent import BETAS, Agent, Rule
 from protovalue.online.config import DqnConfig
 from protovalue.online.loop import print_summary, recorded_fields, train
-from protovalue.online.replay import ReplayBatch
+from protovalue.online.replay import Index, Replay, ReplayBatch
 from protovalue.presets import resolved
 from protovalue.randomness import Purpose, seeded
 from protovalue.registry import ENCODERS
 
 
 class Dqn(Agent):
-    """S networks trained end to end: an encoder of its own and a head for each seed."""
+    """S networks trained end to end: an encoder of its own and a head for each seed.
+
+    On the CPU the MinAtar network with a linear head learns in compiled code, which is `update` to rounding.
+    """
 
     def __init__(
         self,
@@ -47,6 +52,15 @@ class Dqn(Agent):
         self.target_encoders = copy.deepcopy(self.encoders)
         self._factor = 1.0 / scale
         self.pack(device)
+        self._compiled = None
+        plain = type(first) is MinatarEncoder and first.readout == "relu"
+        if device == "cpu" and plain and rule.head == "dqn" and not rule.hidden:
+            from protovalue.online.compiled_dqn import MinatarNetworks  # here and not above, because it imports numba
+
+            state = [tensor.numpy() for tensor in (self.theta, self.target, self.gradient)]
+            moments = [self._moments[name].numpy() for name in ("exp_avg", "exp_avg_sq", "step")]
+            sizes = first.latent_shape[0], math.prod(first.latent_shape), first.num_features
+            self._compiled = MinatarNetworks(rule, BETAS, num_actions, *sizes, self._factor, *state, *moments)
 
     def parameters_of(self, which: str) -> list[tuple[nn.Parameter, slice, tuple[int, ...]]]:
         """Add those of the encoders, one for each seed."""
@@ -64,11 +78,27 @@ class Dqn(Agent):
     def see(self, obs: NDArray[Any]) -> Tensor:
         """Map observations (S * E, stack, *frame_shape), E of each seed in turn, to features (S, E, k)."""
         grouped = obs.reshape(self.num_seeds, -1, *obs.shape[1:])
+        if self._compiled is not None and obs.dtype == np.bool_:
+            return torch.from_numpy(self._compiled.see(np.ascontiguousarray(grouped)))
         return self.encode(self.encoders, grouped)
 
     def items(self, obs: NDArray[Any]) -> tuple[NDArray[Any], Tensor | None]:
         """Return the newest frames (S, *frame_shape); their features change with every update."""
         return obs[:, -1], None
+
+    def greedy(self, features: Tensor) -> Index:
+        """Return each seed's best action (S,) for features (S, 1, k)."""
+        return super().greedy(features) if self._compiled is None else self._compiled.greedy(features.numpy())
+
+    def learn(
+        self, replay: Replay, slot: Index, n_step: int, gamma: float, weight: NDArray[np.float32] | None = None
+    ) -> dict[str, Tensor]:
+        """Update every seed on the transitions that start in its slots (S, B) of a replay; see `update`."""
+        if self._compiled is None or replay.arrays["items"].dtype != np.bool_:
+            return super().learn(replay, slot, n_step, gamma, weight)
+        self.updates += 1
+        found = self._compiled.learn(replay.batch(slot, n_step, gamma), weight, self.updates)
+        return {name: torch.from_numpy(array) for name, array in found.items()}
 
     def features_of(self, batch: ReplayBatch) -> tuple[Tensor, Tensor, Tensor | None]:
         """Encode the sampled frames: x with gradient, x' with the target's encoders."""

@@ -24,11 +24,11 @@ from protovalue.errors import UserError
 from protovalue.feature_env import feature_scale
 from protovalue.nets.cost import TRAINING
 from protovalue.nets.encoders import make_encoder
-from protovalue.online.agent import Agent, Rule
+from protovalue.online.agent import BETAS, Agent, Rule
 from protovalue.online.config import OnlineConfig
 from protovalue.online.dqn import Dqn
 from protovalue.online.loop import print_summary, recorded_fields, train
-from protovalue.online.replay import ReplayBatch
+from protovalue.online.replay import Index, Replay, ReplayBatch
 from protovalue.presets import resolved
 from protovalue.randomness import Purpose, seeded
 from protovalue.registry import ENCODERS, is_file, load_code
@@ -37,7 +37,10 @@ RANDOM = "random:"
 
 
 class LinearDqn(Agent):
-    """S linear agents (or with hidden layers) on the features of one frozen encoder."""
+    """S linear agents (or with hidden layers) on the features of one frozen encoder.
+
+    On the CPU linear ones act and learn in compiled code, which is `update` to rounding; PyTorch has the others.
+    """
 
     def __init__(
         self,
@@ -53,6 +56,14 @@ class LinearDqn(Agent):
         super().__init__(rule, seeds, encoder.num_features, num_actions)
         self.encoder, self._factor, self._dtype = encoder, 1.0 / scale, dtype
         self.pack(device)
+        self._encode = encoder.encoder.compiled() if device == "cpu" else None
+        self._linear = None
+        if device == "cpu" and rule.head == "dqn" and not rule.hidden:
+            from protovalue.online.compiled import LinearHeads  # here and not above, because it imports numba
+
+            state = [tensor.numpy() for tensor in (self.theta, self.target, self.gradient)]
+            moments = [self._moments[name].numpy() for name in ("exp_avg", "exp_avg_sq", "step")]
+            self._linear = LinearHeads(rule, BETAS, num_actions, *state, *moments)
 
     def flops(self, num_envs: int) -> float:
         """Return the work of the encoder's call, which is one for all seeds."""
@@ -61,6 +72,10 @@ class LinearDqn(Agent):
     @torch.inference_mode()
     def see(self, obs: NDArray[Any]) -> Tensor:
         """Map observations (S * E, stack, *frame_shape) to features (S, E, k): one pass for all seeds."""
+        if self._encode is not None and obs.dtype == np.bool_:
+            found = self._encode(obs)
+            found *= self._factor  # float32, as mul_ below
+            return torch.from_numpy(found).view(self.num_seeds, -1, found.shape[1])
         features: Tensor = self.encoder(torch.from_numpy(obs).to(self.theta.device)).mul_(self._factor)
         return features.view(self.num_seeds, -1, features.shape[1])
 
@@ -68,6 +83,20 @@ class LinearDqn(Agent):
         """Return the features to store (S, k) and those to act on: one pass for both."""
         features = self.see(obs)
         return features[:, 0].cpu().numpy().astype(self._dtype), features
+
+    def greedy(self, features: Tensor) -> Index:
+        """Return each seed's best action (S,) for features (S, 1, k)."""
+        return super().greedy(features) if self._linear is None else self._linear.greedy(features.numpy())
+
+    def learn(
+        self, replay: Replay, slot: Index, n_step: int, gamma: float, weight: NDArray[np.float32] | None = None
+    ) -> dict[str, Tensor]:
+        """Update every seed on the transitions that start in its slots (S, B) of a replay; see `update`."""
+        if self._linear is None:
+            return super().learn(replay, slot, n_step, gamma, weight)
+        self.updates += 1
+        found = self._linear.learn(replay, slot, n_step, gamma, weight, self.updates)
+        return {name: torch.from_numpy(array) for name, array in found.items()}
 
     def features_of(self, batch: ReplayBatch) -> tuple[Tensor, Tensor, Tensor | None]:
         """Return the stored features; frozen, so the same for the target network."""

@@ -225,7 +225,7 @@ class Loop:
         """Take one step in every environment and store it."""
         config, agent = self.config, self._agent
         seen = agent.see(self._obs) if self._features is None else self._features
-        greedy = agent.values(seen)[:, 0].argmax(dim=1).cpu().numpy()
+        greedy = agent.greedy(seen)
         uniform = self._explore(self.step)
         epsilon = epsilon_at(
             self.step,
@@ -238,8 +238,8 @@ class Loop:
         actions = np.where(uniform[:, 0] < epsilon, anything, greedy)
         obs, rewards, terminated, truncated, info = self._env.step(actions)
         items, features = agent.items(obs)
-        final = agent.items(info["final_obs"])[0] if truncated.any() else items
-        learned = np.clip(rewards, -1, 1) if config.clip_rewards else rewards
+        final = agent.items(info["final_obs"])[0] if info and truncated.any() else items
+        learned = np.minimum(np.maximum(rewards, -1), 1) if config.clip_rewards else rewards  # quicker than np.clip
         self._replay.add(actions, learned, terminated, truncated, items, final)
         if self._priorities is not None:
             self._priorities.follow()
@@ -256,10 +256,8 @@ class Loop:
         if self._priorities is None:
             slot = self._replay.sample(self._sample(number), self.n_step, self._redraw)
         else:
-            slot, weights = self._priorities.sample(self._sample(number))
-            weight = torch.from_numpy(weights)
-        batch = self._replay.batch(slot, self.n_step, self.config.gamma)
-        result = self._agent.update(batch, weight)
+            slot, weight = self._priorities.sample(self._sample(number))
+        result = self._agent.learn(self._replay, slot, self.n_step, self.config.gamma, weight)
         if self._priorities is not None:
             self._priorities.update(slot, result["loss"].cpu().numpy())
         if number % WATCH_EVERY == 0:

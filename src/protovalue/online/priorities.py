@@ -3,7 +3,8 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from protovalue.online.replay import LAST, Index, Replay
+from protovalue.online.replay import Index, Replay
+from protovalue.online.slots import LAST
 
 Floats = NDArray[np.float64]
 

@@ -14,14 +14,12 @@ from numpy.typing import NDArray
 
 from protovalue.errors import UserError
 from protovalue.files import make_folder, naming, open_file, reading, write_all
+from protovalue.online.slots import GOING_ON, LAST, TERMINATED, TRUNCATED
 
 Array = NDArray[Any]
 Index = NDArray[np.int64]
 
 BLOCK = 256  # slots under one checksum: few enough that those at both ends of the window cost little at a checkpoint
-GOING_ON, TERMINATED, TRUNCATED, LAST = range(4)
-"""What a slot is: a transition within an episode, its last one, or (LAST) no transition but the final observation of a
-truncated episode, from which a learner bootstraps."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +92,8 @@ class Replay:
         reserve: int = 0,
     ) -> None:
         """Make an empty replay: in memory, or mapped to files in `folder` with room on the disk for `reserve` slots."""
+        from protovalue.online import compiled  # here and not above, because it imports numba
+
         self.seeds, self.capacity, self.stack, self.slack = seeds, capacity, layout.stack, slack
         self.slots = capacity + slack + 1
         self._types, self._reserve = layout.arrays, min(reserve, self.slots)
@@ -106,6 +106,10 @@ class Replay:
         self._rows = np.arange(seeds)
         self._first_at = self._rows[:, None] * self.slots  # (S, 1) where a seed's ring begins in the flat arrays
         self._flat = {name: array.reshape(seeds * self.slots, *array.shape[2:]) for name, array in self.arrays.items()}
+        self._compiled = compiled
+        self.plain = {name: compiled.bits(array) for name, array in self.arrays.items()}  # for compiled functions
+        self._bytes = self.plain["items"].reshape(seeds, self.slots, -1).view(np.uint8)
+        self._ages = self.plain.get("ages", np.zeros((seeds, 0), np.uint8))
 
     def begin(self, items: Array) -> None:
         """Open a slot with the first observation of an episode, for every seed."""
@@ -133,23 +137,16 @@ class Replay:
             next_items: (S, *item_shape) of the observations to act on next, the first of a new episode at an end.
             final_items: (S, *item_shape); row s is the final observation where seed s was truncated, else anything.
         """
-        arrays, rows, at = self.arrays, self._rows, self.written % self.slots
-        arrays["codes"][rows, at] = actions * 4 + terminated * TERMINATED + truncated * TRUNCATED
-        arrays["rewards"][rows, at] = rewards
-        age = np.minimum(arrays["ages"][rows, at].astype(np.int64) + 1, 255) if self.stack is not None else None
-        self.written += 1
-        if truncated.any():
-            cut = np.flatnonzero(truncated)
-            at = self.written[cut] % self.slots
-            arrays["items"][cut, at] = final_items[cut]
-            arrays["codes"][cut, at] = LAST
-            if age is not None:
-                arrays["ages"][cut, at] = age[cut]
-            self.written[cut] += 1
-        at = self.written % self.slots
-        arrays["items"][rows, at] = next_items
-        if age is not None:
-            arrays["ages"][rows, at] = np.where(terminated | truncated, 0, age)
+        following = self._as_bytes(next_items)
+        final = following if final_items is next_items else self._as_bytes(final_items)
+        learned = self._compiled.bits(np.asarray(rewards, self._types["rewards"][0]))
+        self._compiled.store(
+            self._bytes, self.plain["codes"], self.plain["rewards"], self._ages, self.written,
+            actions, learned, terminated, truncated, following, final,
+        )  # fmt: skip
+
+    def _as_bytes(self, items: Array) -> Array:
+        return np.ascontiguousarray(items, self._types["items"][0]).reshape(self.seeds, -1).view(np.uint8)
 
     def cut(self) -> None:
         """Call the episodes under way truncated here; `begin` must follow. For environments that had to start anew."""
@@ -191,11 +188,12 @@ class Replay:
             redraw: gives new numbers (S, B) for (attempt, B), for the few that met a slot without a transition.
         """
         first, end = self.window(n_step)
-        first, count = first[:, None], (end - first)[:, None]
-        slot: Index = first + (uniform * count).astype(np.int64)
-        attempt = 0
+        slot: Index = np.empty(uniform.shape, np.int64)
+        if self._compiled.choose(self.plain["codes"], first, end, uniform, slot) == 0:
+            return slot
+        fresh, attempt = np.empty_like(slot), 0
         while (wrong := self.kind(slot) == LAST).any():
-            fresh = first + (redraw(attempt, slot.shape[1]) * count).astype(np.int64)
+            self._compiled.choose(self.plain["codes"], first, end, redraw(attempt, slot.shape[1]), fresh)
             slot = np.where(wrong, fresh, slot)
             attempt += 1
         return slot

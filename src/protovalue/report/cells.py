@@ -275,6 +275,8 @@ def _versions(recorded: Mapping[str, Any], env: str) -> dict[str, str]:
     """Return every version that a run was continued with, of the packages that decide its result."""
     names = ("protovalue", "torch", _EMULATORS.get(env.partition("/")[0], ""))
     found = {name: dict.fromkeys(one[name] for one in recorded["versions"] if name in one) for name in names}
+    if recorded["config"].get("kind") in ("online", DQN):  # agents, once computed by PyTorch alone
+        found["compiled"] = dict.fromkeys(one.get("compiled", "none") for one in recorded["versions"])
     return {name: THEN.join(versions) for name, versions in found.items() if versions}
 
 

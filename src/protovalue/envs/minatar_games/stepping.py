@@ -1,18 +1,14 @@
 """The loop over games, compiled around the rules of one: sticky actions, time limit, stacks, the next episode."""
 
 import functools
-import hashlib
-import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-import numba
 from numpy.typing import NDArray
 
+from protovalue.compiling import compiled
 from protovalue.envs.minatar_games.shared import SIZE, rules_of, uniform
-
-log = logging.getLogger(__name__)
 
 Array = NDArray[Any]
 
@@ -24,7 +20,7 @@ def compile_step(name: str) -> Callable[..., int]:
     begin, act, paint = rules.begin, rules.act, rules.paint
     cells = SIZE * SIZE * rules.CHANNELS
 
-    # Copies are loops and arrays are flat: numba takes seconds to compile an assignment of one slice to another.
+    # Copies are loops and arrays are flat: see `compiled`.
     def step(
         games: Array,  # (N,) records
         starting: bool,  # begin an episode in every game instead of playing a step
@@ -70,17 +66,5 @@ def compile_step(name: str) -> Callable[..., int]:
             paint(game, stack[size - cells :])
         return ended
 
-    # To see whether a compiled function is out of date numba looks at this file only: the name stands for the others.
-    step.__qualname__ = f"{name}_{_sources()}"
-    try:
-        compiled = numba.njit(step, cache=True, nogil=True)
-    except RuntimeError:  # neither this folder nor the user's cache can be written
-        log.warning("compiling minatar/%s in every process: set NUMBA_CACHE_DIR to a folder to keep it in", name)
-        compiled = numba.njit(step, nogil=True)
-    return cast(Callable[..., int], compiled)
-
-
-def _sources() -> str:
-    """Return a hash of all files that a compiled function is made from."""
-    files = sorted(Path(__file__).parent.glob("*.py"))
-    return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:16]
+    step.__qualname__ = name
+    return compiled(step, sorted(Path(__file__).parent.glob("*.py")))
