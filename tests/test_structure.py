@@ -14,9 +14,9 @@ from tests.documents import blocks, text_of
 # The command line names what it runs and imports it when it is called: it comes before all that it runs.
 ORDER = [
     "errors", "schema", "randomness", "user_code", "options", "own_options", "registry", "files", "interrupt",
-    "processes", "compiling", "progress", "precision", "device", "config", "presets", "flags", "cli", "envs", "data", "losses",
-    "runs", "nets", "caches", "indicators", "encoder", "feature_env", "pretrain", "online", "collecting", "evaluate",
-    "tabular", "study", "report", "api", "listing", "demo", "bench",
+    "processes", "compiling", "progress", "precision", "device", "config", "presets", "flags", "cli", "envs", "data",
+    "losses", "runs", "nets", "caches", "indicators", "encoder", "feature_env", "pretrain", "online", "collecting",
+    "evaluate", "tabular", "study", "report", "api", "listing", "demo", "bench",
 ]  # fmt: skip
 ROOT = Path(protovalue.__file__).parent
 
