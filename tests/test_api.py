@@ -46,7 +46,7 @@ def test_importing_imports_nothing_and_every_name_is_there() -> None:
         "import protovalue.report.config, protovalue.evaluate.episodes\n"
         "assert callable(protovalue.report) and callable(protovalue.evaluate) and callable(protovalue.pretrain)\n"
         "from protovalue import pretrain\n"
-        "assert callable(pretrain) and pretrain.bc is sys.modules['protovalue.pretrain.bc']\n"
+        "assert callable(pretrain) and pretrain.config is sys.modules['protovalue.pretrain.config']\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 

@@ -206,7 +206,8 @@ def test_overview_and_version(capsys: pytest.CaptureFixture[str]) -> None:
             "--tasks: found it with --method bc, expected it only with --method pvn, cumulants\n",
         ),
         ("pretrain --data X --out Y --horizon 5", "--horizon: found it with --method pvn, expected it only with"),
-        ("pretrain --data X --out Y --width two", "--width: found 'two', expected a whole number"),
+        ("pretrain --data X --out Y --width two", "--width: found 'two', expected a number"),
+        ("pretrain --data X --out Y --tasks two", "--tasks: found 'two', expected a whole number"),
         ("pretrain --data X --out Y --normalize maybe", "--normalize: found 'maybe', expected yes or no ("),
         ("pretrain --data X --out Y --encoder resnet", "--encoder: found a name that it had before, expected --arch"),
         ("pretrain --data X --out Y --steps None", "--steps: found 'None', expected a whole number"),
@@ -245,13 +246,16 @@ def test_debug_shows_the_traceback() -> None:
 def test_an_unwritable_folder_is_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     assert main(["collect", "minatar/breakout", "--steps", "10", "--out", str(tmp_path / "file" / "set")]) == 2
-    assert f"{tmp_path}/file: found no folder, expected one" in capsys.readouterr().err
+    assert (
+        f"{tmp_path}/file: found a file, expected a folder or a free name: {tmp_path}/file/set is to be there"
+        in capsys.readouterr().err
+    )
 
 
 def test_a_file_in_place_of_a_folder_is_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     assert main(["collect", "minatar/breakout", "--steps", "10", "--out", str(tmp_path / "file")]) == 2
-    assert capsys.readouterr().err == f"pvn: {tmp_path}/file: File exists, expected a folder or a free name\n"
+    assert capsys.readouterr().err == f"pvn: {tmp_path}/file: found a file, expected a folder or a free name\n"
 
 
 def test_a_closed_pipe_is_quiet() -> None:

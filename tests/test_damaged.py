@@ -117,7 +117,7 @@ def test_the_config_of_an_encoder(made: Path) -> None:
         known = with_environment(config)
         prepare(resolved(known, known.env))[0].close()
 
-    assert check(made / "pretrain/encoder/config.json", begin, FEW, 1) > FEW / 5
+    assert check(made / "pretrain/encoder/config.json", begin, FEW, 1) > FEW / 6
 
 
 @pytest.mark.parametrize("kind", ["online", "dqn"])

@@ -76,12 +76,12 @@ def test_one_call_has_the_threads_that_it_deserves(monkeypatch: pytest.MonkeyPat
 @pytest.mark.usefixtures("eight")
 def test_commands_choose_by_the_network_and_say_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pong = "--env atari/Pong"
-    words = f"dqn {pong} --out {tmp_path}/dqn --steps 3 --replay-min 2 --seeds 0"
+    words = f"dqn {pong} --out {tmp_path}/dqn --steps 5 --replay-min 2 --seeds 0"
     assert main([*words.split(), "--batch-size", "100"]) == 0  # 3 * 100 * 32 MFLOP
     assert read_run(tmp_path / "dqn")["config"]["threads"] == 2
     assert "train atari/Pong (2 threads)" in capsys.readouterr().err
     torch.set_num_threads(8)
-    words = f"online --encoder random:nature:1 {pong} --out {tmp_path}/online --steps 3 --replay-min 2 --seeds 0,1"
+    words = f"online --encoder random:nature:1 {pong} --out {tmp_path}/online --steps 5 --replay-min 2 --seeds 0,1"
     assert main(words.split()) == 0
     assert read_run(tmp_path / "online")["config"]["threads"] == 1
     torch.set_num_threads(8)

@@ -41,7 +41,7 @@ class CacheListConfig(Settings):
     """
 
     cache: Annotated[Path | None, PLACE] = None
-    """Folder of the cache; None is the user's cache folder."""
+    """Folder of the cache [the user's cache folder]."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +56,7 @@ class CacheClearConfig(Settings):
     names: Annotated[Positional[tuple[str, ...]], INPUT] = ()
     """Names, as `pvn cache list` shows them; their beginning is enough."""
     cache: Annotated[Path | None, PLACE] = None
-    """Folder of the cache; None is the user's cache folder."""
+    """Folder of the cache [the user's cache folder]."""
 
 
 @dataclass(frozen=True)

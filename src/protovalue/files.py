@@ -84,7 +84,8 @@ def check_place(path: Path) -> None:
     """Refuse a place in which no folder could be made, before anything is computed for it."""
     there = next(place for place in (path.absolute(), *path.absolute().parents) if os.path.lexists(place))
     if not there.is_dir():
-        raise UserError(f"{there}: found no folder, expected one: {path} is to be there")
+        inner = "" if there == path.absolute() else f": {path} is to be there"
+        raise UserError(f"{there}: found a file, expected a folder or a free name{inner}")
     if not os.access(there, os.W_OK | os.X_OK):
         raise UserError(f"{there}: found a folder that cannot be written to, expected one that can: for {path}")
 

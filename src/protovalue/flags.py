@@ -131,14 +131,18 @@ def _registry() -> Any:
 
     @registry.primitive_rule
     def numbers(info: PrimitiveTypeInfo) -> Any:
-        if info.type not in (int, float):
+        kinds = {info.type, *get_args(info.type)} - {NoneType}
+        either = kinds == {info.type, int, float}
+        if info.type not in (int, float) and not either:
             return None
-        read: Any = whole if info.type is int else number
+        read: Any = whole if info.type is int else whole_or_not if either else number
         return PrimitiveConstructorSpec(
             nargs=1,
-            metavar=info.type.__name__.upper(),
+            metavar="INT" if info.type is int else "FLOAT",
             instance_from_str=lambda words: read(words[0]),
-            is_instance=lambda value: isinstance(value, int | float),
+            is_instance=lambda value: (
+                isinstance(value, int | float) or (NoneType in get_args(info.type) and value is None)
+            ),
             str_from_instance=lambda value: [str(value)],
         )
 
@@ -167,6 +171,14 @@ def whole(text: str) -> int:
         if "e" in text.lower() and found.is_finite() and found.adjusted() < 19 and found == found.to_integral_value():
             return int(found)
     raise ValueError(f"found {text!r}, expected a whole number such as 10000, 10_000 or 1e4")
+
+
+def whole_or_not(text: str) -> int | float:
+    """Read a number as a whole one if it is written like one."""
+    try:
+        return whole(text)
+    except ValueError:
+        return number(text)
 
 
 def number(text: str) -> float:

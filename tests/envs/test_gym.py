@@ -132,7 +132,7 @@ def test_agents_see_what_the_encoder_saw(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_what_is_not_there_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(UserError, match="--env: found nothing.py, expected a Python file"):
+    with pytest.raises(UserError, match="--env: found no file nothing.py, expected a Python file"):
         import_module_of("gym/nothing.py:Lamp-v0")
     (tmp_path / "myenvs.py").write_text(FILE)
     with pytest.raises(

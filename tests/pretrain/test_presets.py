@@ -207,7 +207,7 @@ def test_the_limits_of_every_setting(name: str, field: Any) -> None:
 
 @pytest.mark.parametrize("name", method_names())
 def test_what_all_methods_share_is_checked_for_each(name: str) -> None:
-    with pytest.raises(UserError, match="--width: found 0, expected at least 1"):
+    with pytest.raises(UserError, match="--width: found 0, expected more than 0 and less than 65536"):
         method_class(name).Config(out=OUT, width=0)
 
 

@@ -94,7 +94,8 @@ class Pass:
         self._index = np.empty(CHUNK, np.int64)
 
     def __call__(self, obs: NDArray[np.bool_]) -> NDArray[np.float32]:
-        """Map observations (N, stack, H, W, C) to features (N, k)."""
+        """Map observations (N, stack, H, W[, C]) to features (N, k)."""
+        obs = obs if obs.ndim == 5 else obs[..., None]
         latents, features = np.empty((len(obs), self._flat), np.float32), np.empty((len(obs), self._k), np.float32)
         forward(obs, *self._parameters, latents, self._index, features)
         return features

@@ -212,6 +212,11 @@ def _learn(
 learn = compiled(_learn, _SOURCES)
 
 
+def _with_channels(obs: Array) -> Array:
+    """Return observations (S, N, stack, H, W[, C]) with an axis of channels, in one piece."""
+    return np.ascontiguousarray(obs if obs.ndim == 6 else obs[..., None])
+
+
 class MinatarNetworks:
     """S MinAtar networks with linear heads that act and learn: `dqn.Dqn` on its own memory."""
 
@@ -237,7 +242,8 @@ class MinatarNetworks:
         self._learned = theta, target, gradient, first_moment, second_moment
 
     def see(self, obs: Array) -> Array:
-        """Map observations (S, E, stack, H, W, C) to features (S, E, k)."""
+        """Map observations (S, E, stack, H, W[, C]) to features (S, E, k)."""
+        obs = _with_channels(obs)
         num_actions, k, channels, factor = self._shape
         latents, features = np.empty((obs.shape[1], self._flat), np.float32), np.empty((*obs.shape[:2], k), np.float32)
         for s in range(len(obs)):
@@ -256,8 +262,8 @@ class MinatarNetworks:
         weight = np.ones(batch.action.shape, np.float32) if weight is None else weight
         loss, value, norm = np.empty_like(weight), np.empty_like(weight), np.empty(len(weight), np.float32)
         learn(
-            np.ascontiguousarray(batch.obs), np.ascontiguousarray(batch.next_obs), batch.action, batch.reward,
-            batch.discount, weight, *self._learned, loss, value, norm, *self._shape, rule.double, rule.huber,
+            _with_channels(batch.obs), _with_channels(batch.next_obs), batch.action, batch.reward, batch.discount, weight,
+             *self._learned, loss, value, norm, *self._shape, rule.double, rule.huber,
             rule.max_gradient_norm, rule.learning_rate, *self._betas, rule.adam_epsilon,
             count, count % rule.target_every == 0,
         )  # fmt: skip
