@@ -131,8 +131,8 @@ def _registry() -> Any:
 
     @registry.primitive_rule
     def numbers(info: PrimitiveTypeInfo) -> Any:
-        kinds = {info.type, *get_args(info.type)} - {NoneType}
-        either = kinds == {info.type, int, float}
+        parts = get_args(info.type)
+        either = {*parts} - {NoneType} == {int, float}
         if info.type not in (int, float) and not either:
             return None
         read: Any = whole if info.type is int else whole_or_not if either else number

@@ -262,8 +262,8 @@ class MinatarNetworks:
         weight = np.ones(batch.action.shape, np.float32) if weight is None else weight
         loss, value, norm = np.empty_like(weight), np.empty_like(weight), np.empty(len(weight), np.float32)
         learn(
-            _with_channels(batch.obs), _with_channels(batch.next_obs), batch.action, batch.reward, batch.discount, weight,
-             *self._learned, loss, value, norm, *self._shape, rule.double, rule.huber,
+            _with_channels(batch.obs), _with_channels(batch.next_obs), batch.action, batch.reward, batch.discount,
+            weight, *self._learned, loss, value, norm, *self._shape, rule.double, rule.huber,
             rule.max_gradient_norm, rule.learning_rate, *self._betas, rule.adam_epsilon,
             count, count % rule.target_every == 0,
         )  # fmt: skip
