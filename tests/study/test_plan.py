@@ -401,7 +401,9 @@ def test_the_shipped_studies_are_valid() -> None:
     assert sizes["paper-scaling"] == (5, 1, 5 * 4 * 11 * 3)
     assert sizes["paper-ablations"] == (46, 4, 46 * 4 * 3)
     twins = {f"{scale}-{what}" for scale in ("paper", "minatar") for what in ("main", "scaling", "ablations")}
-    assert set(sizes) == {"demo", *twins}
+    claims = {"minatar-claims", "minatar-claims-random"}
+    assert {sizes[name] for name in claims} == {(5, 8, 5 * (7 * 5 + 5))}
+    assert set(sizes) == {"demo", *twins, *claims}
 
 
 def test_the_papers_comparison_is_planned_as_the_paper_made_it() -> None:
