@@ -14,12 +14,13 @@ import pytest
 
 from protovalue.data.collect import RandomPolicy, collect
 from protovalue.data.config import CollectConfig
-from protovalue.data.dataset import open_dataset
+from protovalue.data.dataset import Folder, open_dataset
 from protovalue.data.format import End
 from protovalue.data.sampler import Sampler
 from protovalue.envs.options import EnvOptions
 from protovalue.envs.registry import make
 from protovalue.errors import UserError
+from tests.data.helpers import reseal
 
 CASES = [
     ("minatar/breakout", EnvOptions(stack=3), 400),
@@ -93,11 +94,38 @@ def test_continuing_adds_new_experience(tmp_path: Path) -> None:
         ({"options": EnvOptions(sticky=0.0)}, "holds a data set with env_options"),
     ],
 )
-def test_continuing_something_else_is_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+@pytest.mark.parametrize("steps", [99, 20])
+def test_continuing_something_else_is_refused(
+    tmp_path: Path, changes: dict[str, Any], message: str, steps: int
+) -> None:
+    """Also where nothing is left to do: what lies there is not what was asked for."""
     collect(CollectConfig("minatar/breakout", tmp_path / "set", steps=50), quiet=True)
-    usual: dict[str, Any] = {"env": "minatar/breakout", "out": tmp_path / "set", "steps": 99}
+    usual: dict[str, Any] = {"env": "minatar/breakout", "out": tmp_path / "set", "steps": steps}
     with pytest.raises(UserError, match=message):
         collect(CollectConfig(**usual | changes), quiet=True)
+
+
+def test_sixteen_environments_if_nothing_else_is_said(tmp_path: Path) -> None:
+    data = collect(CollectConfig("minatar/breakout", tmp_path / "set", steps=32), quiet=True)
+    assert data.lengths.tolist() == [2] * 16
+
+
+def test_a_set_that_has_all_but_the_mark_of_its_end_gets_it(tmp_path: Path) -> None:
+    config = CollectConfig("minatar/breakout", tmp_path / "set", steps=50)
+    before = collect(config, quiet=True)
+    reseal(tmp_path / "set", complete=False)  # as a writer leaves it that is killed just then
+    after = collect(config, quiet=True)
+    manifest = Folder(tmp_path / "set").manifest
+    assert (manifest.complete, len(manifest.provenance)) == (True, 1)
+    assert after.checksum == before.checksum
+
+
+def test_a_module_that_the_user_names_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = "import gymnasium\ngymnasium.register('OfAModule-v0', gymnasium.spec('Counting-v0').entry_point)\n"
+    (tmp_path / "its_module.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert collect(CollectConfig("gym/its_module:OfAModule-v0", tmp_path / "set", steps=5), quiet=True).num_actions == 3
+    del gymnasium.registry["OfAModule-v0"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
