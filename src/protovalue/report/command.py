@@ -12,6 +12,7 @@ from protovalue.evaluate.scores import paper_results
 from protovalue.files import make_folder, write_json
 from protovalue.processes import one_thread
 from protovalue.registry import load_code
+from protovalue.report import claims as paper_claims
 from protovalue.report import figures, rendering, summary, tables
 from protovalue.report.cells import THEN, CellResult
 from protovalue.report.config import ReportConfig
@@ -92,6 +93,7 @@ def compute(results: Results, config: ReportConfig, quiet: bool = False) -> Repo
         galleries=looked.galleries,
         notes=tuple(dict.fromkeys(notes)),
         costs=tuple(Cost(stage, seconds) for stage, seconds in results.stage_seconds.items()),
+        verdicts=paper_claims.verdicts(results, scale),
         improvements=summary.improvements(scores, config.draws),
         paper={env: found for env in results.envs if (found := paper_results(env))},
         references=summary.references(results),

@@ -13,7 +13,7 @@ from protovalue.report.results import Results
 
 __all__ = [
     "STATISTICS", "STATISTIC_TITLES", "Aggregate", "Cost", "Embedding", "Estimate", "FeatureNumbers", "Gallery",
-    "GameScore", "Picture", "Report", "Spread", "TableFiles",
+    "GameScore", "Picture", "Report", "Spread", "TableFiles", "Verdict",
 ]  # fmt: skip
 
 Array = NDArray[np.float64]
@@ -136,6 +136,37 @@ class Gallery:
 
 
 @dataclass(frozen=True)
+class Verdict:
+    """What a report's runs say of a claim of the paper."""
+
+    claim: str
+    place: str
+    """Where the paper makes it."""
+    evidence: str
+    """What the paper has for it."""
+    methods: tuple[str, str]
+    """What was compared: how much higher the first scores than the second."""
+    difference: Estimate
+    """Mean over games, in normalised scores, with Student's interval over data sets, or over encoders of one."""
+    margin: float
+    """What the difference must be above."""
+    stands_on: str
+    needed: int | None
+    """Data sets, or encoders, of each game that would tell, four times out of five, by the variance seen."""
+
+    @property
+    def verdict(self) -> str:
+        """Whether the claim holds here, by the interval alone."""
+        if not self.difference.has_interval:
+            return "cannot be told: too few encoders"
+        if self.difference.low > self.margin:
+            return "holds here"
+        if self.difference.high < self.margin:
+            return "does not hold here"
+        return f"cannot be told: about {self.needed:,} a game would tell" if self.needed else "cannot be told"
+
+
+@dataclass(frozen=True)
 class Cost:
     """What a kind of stage took."""
 
@@ -166,6 +197,8 @@ class Report:
     costs: tuple[Cost, ...]
     improvements: Mapping[str, Estimate] = field(default_factory=dict)
     """Probability that a run of the first method scores higher than one of another, by that other method."""
+    verdicts: tuple[Verdict, ...] = ()
+    """On the paper's claims that these runs say something about; empty where scores are not normalised."""
     headline: tuple[str, ...] = ()
     """The lines that the command prints: numbers with intervals, per game and over games."""
     paper: Mapping[str, Mapping[str, float]] = field(default_factory=dict)

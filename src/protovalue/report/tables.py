@@ -8,7 +8,7 @@ from typing import Any
 from protovalue.evaluate.aggregate import LESS_IS_BETTER, STATISTIC_TITLES, STATISTICS, Estimate
 from protovalue.evaluate.scores import PAPER_REFERENCES, PAPER_TITLES, paper_title
 from protovalue.report.best import best
-from protovalue.report.model import Aggregate, FeatureNumbers, GameScore, Report
+from protovalue.report.model import Aggregate, FeatureNumbers, GameScore, Report, Verdict
 from protovalue.report.numbers import MINUS, NONE, SCORE_DIGITS, TIMES, fixed, plural, return_digits
 from protovalue.report.table import Column, Number, TableEntry, shown
 
@@ -257,7 +257,31 @@ FEATURES: TableEntry[FeatureNumbers] = TableEntry(
     ),
 )
 
-IN_FILES: tuple[TableEntry[Any], ...] = (GAMES, AGGREGATES, IMPROVEMENT, FEATURES)
+CLAIM_COLUMNS: tuple[Column[Verdict], ...] = (
+    Column("Verdict", lambda row: Number(row.verdict, short=row.verdict)),
+    Column("Difference", lambda row: row.difference, SCORE_DIGITS),
+    Column("Stands on", lambda row: Number(row.stands_on, short=row.stands_on)),
+    Column("Paper's evidence", lambda row: Number(row.evidence, short=row.evidence)),
+    Column("Place in the paper", lambda row: Number(row.place, short=row.place)),
+)
+
+CLAIMS: TableEntry[Verdict] = TableEntry(
+    name="claims",
+    title="The paper's claims",
+    head="Claim",
+    rows=lambda report: report.verdicts,
+    row_name=lambda report, row: row.claim,
+    columns=lambda report: CLAIM_COLUMNS,
+    note=lambda report: (
+        "Difference: how much higher the first method of a claim scores, mean over games. "
+        f"{report.scale}. In brackets Student's 95% interval over data sets, or over encoders where all share one data "
+        "set; methods on the same data sets are compared pair by pair. A claim holds here if its whole interval is "
+        "above 0, or above -0.1 where it says near. What would tell: the data sets, or encoders, that each game would "
+        "need to tell four times out of five, by the variance seen."
+    ),
+)
+
+IN_FILES: tuple[TableEntry[Any], ...] = (GAMES, AGGREGATES, IMPROVEMENT, CLAIMS, FEATURES)
 """The tables that are files, in their order."""
 ON_PAGE: tuple[TableEntry[Any], ...] = (*IN_FILES, NORMALISED_GAMES)
 """The tables of the page."""
