@@ -1,8 +1,11 @@
 """What the imports share, by value: rewards, actions, games in paths, selections, positions, the order of episodes."""
 
+import contextlib
 import json
+import os
 from collections.abc import Generator, Iterator
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -350,6 +353,36 @@ def test_another_import_needs_another_folder(tmp_path: Path) -> None:
     other = plan(tmp_path / "set", [[3]], source={"by": "test", "source": "OTHER"})
     with pytest.raises(UserError, match="set: was imported with source SRC, found OTHER; another import needs another"):
         run_import(other, quiet=True)
+
+
+def test_the_same_source_as_another_environment_needs_another_folder(tmp_path: Path) -> None:
+    run_import(plan(tmp_path / "set", [[3]]), quiet=True)
+    other = replace(plan(tmp_path / "set", [[3]]), manifest=manifest(num_actions=5))
+    with pytest.raises(UserError, match="set: holds a data set with num_actions 4, expected 5"):
+        run_import(other, quiet=True)
+
+
+def test_only_processors_that_the_process_may_use_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {2, 5, 7}, raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    assert cpu_count() == 3
+    monkeypatch.delattr(os, "sched_getaffinity")
+    assert cpu_count() == 64
+
+
+@pytest.mark.parametrize("contents", [[3], [ValueError("in the middle")]])
+def test_workers_end_with_the_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, contents: list[Any]) -> None:
+    closed = []
+    real = Workers.close
+
+    def noted(self: Workers) -> None:
+        closed.append(self)
+        real(self)
+
+    monkeypatch.setattr(Workers, "close", noted)
+    with contextlib.suppress(ValueError):
+        run_import(plan(tmp_path / "set", [contents]), quiet=True)
+    assert len(closed) == 1
 
 
 def test_progress_is_told_in_megabytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
