@@ -141,5 +141,5 @@ def test_the_table_is_in_files_and_on_the_page(tmp_path: Path) -> None:
         "A is better", "holds here", "0.250 [0.125, 0.375]", "2 games", "a table", "here",
     ]  # fmt: skip
     shown = Page(write_page(report, tmp_path / "page.html")).tables["claims-table"]
-    assert [entry["text"] for entry in shown[1]][:2] == ["A is better", "holds here"]
+    assert [entry["text"] for entry in shown[1]][:2] == ["A is better", "holds here 2 games"]
     assert "claims-table" not in Page(write_page(fake.report(tmp_path), tmp_path / "other.html")).tables
