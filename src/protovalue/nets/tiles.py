@@ -1,0 +1,150 @@
+"""The inner loop of a convolution, written in LLVM's vectors: all sums of a few neighbouring pixels in registers.
+
+Importing this module brings numba.
+"""
+
+from collections.abc import Callable, Sequence
+from itertools import product
+from typing import Any
+
+import llvmlite.binding as llvm
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+
+def _lanes() -> int:
+    """Return how many numbers a vector of this processor has; 0 where this module is of no use.
+
+    That is where products and sums are not one instruction, and on processors on which nothing was measured.
+    """
+    features = llvm.get_host_cpu_features()
+    return 16 if features.get("avx512f") else 8 if features.get("avx2") and features.get("fma") else 0
+
+
+LANES = _lanes()
+# Pixels of a tile, large ones first, with one or two vectors of channels each: as many sums as there are registers for,
+# and small ones for what is left of a row. Rows of Atari's layers are of 84, 42, 21 and 11 pixels.
+WITH_ONE = (21, 14, 7, 4, 2, 1) if LANES == 16 else (12, 7, 6, 4, 2, 1)
+WITH_TWO = (14, 11, 7, 4, 2, 1) if LANES == 16 else (6, 5, 4, 3, 2, 1)
+
+STORE, RELU, ADD = 0, 1, 2  # what becomes of the sums
+
+_ARRAY, _INDEX = types.Array(types.float32, 1, "C"), types.int64
+_ARGUMENTS = (*(_ARRAY, _INDEX) * 5, *(_INDEX,) * 6)
+
+
+def make_tile(pixels: int, vectors: int) -> Any:
+    """Return a function for compiled code: `pixels` neighbouring pixels of `vectors` * LANES channels each.
+
+    Its arguments are five flat arrays, each with the index of the first number in it, and six numbers:
+
+    - inputs: where the window of the first pixel begins,
+    - weights (rows, k, vectors * LANES) and biases (vectors * LANES),
+    - out and positive: the first pixel's first channel,
+    - step: from one pixel's window to the next; rows: of a window; k: numbers in one row of it, which are neighbours;
+      down: from one row of the inputs to the next; channels: from one pixel's results to the next; kind: `STORE`
+      writes the sums to out, `RELU` writes what is positive of them, to positive, and `ADD` adds them to out and
+      writes what is positive then to positive.
+
+    Every sum begins with the bias and goes on row by row in the order of memory, whatever the tile.
+    """
+
+    @intrinsic
+    def tile(  # type: ignore[no-untyped-def]
+        context, inputs, i, weights, w, biases, b, out, o, positive, p, step, rows, k, down, channels, kind
+    ):
+        return types.void(*_ARGUMENTS), lambda *given: _write_tile(pixels, vectors, *given)
+
+    return tile
+
+
+def _write_tile(pixels: int, vectors: int, context: Any, builder: Any, signature: Any, args: Sequence[Any]) -> Any:
+    """Write the instructions of one tile."""
+    index, vector = ir.IntType(64), ir.VectorType(ir.FloatType(), LANES)
+    bases = [context.make_array(signature.args[n])(context, builder, args[n]).data for n in range(0, 10, 2)]
+    inputs, weights, biases, out, positive = (
+        builder.gep(base, [start]) for base, start in zip(bases, args[1:10:2], strict=True)
+    )
+    step, rows, k, down, channels, kind = args[10:]
+
+    def constant(value: int) -> Any:
+        return ir.Constant(index, value)
+
+    def at(pointer: Any, place: Any) -> Any:
+        return builder.bitcast(builder.gep(pointer, [place]), vector.as_pointer())
+
+    def load(pointer: Any, place: Any) -> Any:
+        return builder.load(at(pointer, place), align=4)
+
+    def store(value: Any, pointer: Any, place: Any) -> None:
+        builder.store(value, at(pointer, place), align=4)
+
+    def begin_loop(start: Sequence[Any], name: str) -> tuple[Any, Any, list[Any]]:
+        """Open a loop that counts from 0 and carries the sums; return its first block, its counter and the sums."""
+        before, block = builder.block, builder.append_basic_block(name)
+        builder.branch(block)
+        builder.position_at_end(block)
+        counter, sums = builder.phi(index), [builder.phi(vector) for _ in start]
+        counter.add_incoming(constant(0), before)
+        for phi, value in zip(sums, start, strict=True):
+            phi.add_incoming(value, before)
+        return block, counter, sums
+
+    def end_loop(block: Any, counter: Any, end: Any, sums: Sequence[Any], found: Sequence[Any], name: str) -> None:
+        """Go on with what was found, until the counter has come to the end."""
+        following, here = builder.add(counter, constant(1)), builder.block
+        counter.add_incoming(following, here)
+        for phi, value in zip(sums, found, strict=True):
+            phi.add_incoming(value, here)
+        done = builder.append_basic_block(name)
+        builder.cbranch(builder.icmp_signed("<", following, end), block, done)
+        builder.position_at_end(done)
+
+    width = vectors * LANES
+    start = [load(biases, constant(LANES * v)) for _ in range(pixels) for v in range(vectors)]
+    row_block, row, row_sums = begin_loop(start, "row")
+    row_inputs = builder.gep(inputs, [builder.mul(row, down)])
+    row_weights = builder.gep(weights, [builder.mul(row, builder.mul(k, constant(width)))])
+    windows = [builder.gep(row_inputs, [builder.mul(step, constant(n))]) for n in range(pixels)]
+    block, j, sums = begin_loop(row_sums, "k")
+    factors = [load(row_weights, builder.add(builder.mul(j, constant(width)), constant(LANES * v)))
+               for v in range(vectors)]  # fmt: skip
+    nothing, first = ir.Constant(vector, ir.Undefined), ir.Constant(ir.IntType(32), 0)
+    everywhere = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
+    found = []
+    for n in range(pixels):
+        number = builder.insert_element(nothing, builder.load(builder.gep(windows[n], [j])), first)
+        spread = builder.shuffle_vector(number, nothing, everywhere)
+        for v in range(vectors):  # "contract": as one instruction
+            term = builder.fmul(spread, factors[v], flags=("contract",))
+            found.append(builder.fadd(sums[n * vectors + v], term, flags=("contract",)))
+    end_loop(block, j, k, sums, found, "end_of_k")
+    end_loop(row_block, row, rows, row_sums, found, "end_of_rows")
+
+    zero = ir.Constant(vector, [0.0] * LANES)
+    places = [
+        builder.add(builder.mul(channels, constant(n)), constant(LANES * v))
+        for n, v in product(range(pixels), range(vectors))
+    ]
+
+    def relu(value: Any) -> Any:
+        return builder.select(builder.fcmp_ordered(">", value, zero), value, zero)
+
+    def when(value: int) -> Any:
+        return builder.if_then(builder.icmp_signed("==", kind, constant(value)))
+
+    finish: dict[int, Callable[[Any, Any], None]] = {
+        STORE: lambda value, place: store(value, out, place),
+        RELU: lambda value, place: store(relu(value), positive, place),
+    }
+    for name, write in finish.items():
+        with when(name):
+            for value, place in zip(found, places, strict=True):
+                write(value, place)
+    with when(ADD):
+        for value, place in zip(found, places, strict=True):
+            total = builder.fadd(value, load(out, place))
+            store(total, out, place)
+            store(relu(total), positive, place)
+    return context.get_dummy_value()
