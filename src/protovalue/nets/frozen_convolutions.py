@@ -5,7 +5,6 @@ features of an observation depend on it alone, bit for bit: not on what is besid
 threads. Importing this module brings numba.
 """
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,162 +12,146 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from numba.extending import register_jitable
 from numpy.typing import NDArray
 from torch import Tensor
 
 from protovalue.compiling import compiled
 from protovalue.nets import tiles
 from protovalue.nets.layers import Conv, Dense, check_observation_shape, output_size, same_padding
-from protovalue.nets.tiles import ADD, LANES, RELU, STORE, WITH_ONE, WITH_TWO, make_tile
+from protovalue.nets.tiles import LANES, RELU, STORE, WITH_ONE, WITH_TWO, largest, make_tiles
 
 Array = NDArray[Any]
 _SOURCES = [Path(tiles.__file__)]
-_ZERO = np.float32(0)
 
-_A1, _B1, _C1, _D1, _E1, _F1 = WITH_ONE
-_A2, _B2, _C2, _D2, _E2, _F2 = WITH_TWO
-_tile_a1, _tile_b1, _tile_c1, _tile_d1, _tile_e1, _tile_f1 = (make_tile(pixels, 1) for pixels in WITH_ONE)
-_tile_a2, _tile_b2, _tile_c2, _tile_d2, _tile_e2, _tile_f2 = (make_tile(pixels, 2) for pixels in WITH_TWO)
+POOL = 3  # besides STORE, RELU and ADD: sums are max-pooled; that and what is positive of it are kept
+
+_one_vector, _two_vectors = make_tiles(WITH_ONE, 1), make_tiles(WITH_TWO, 2)
 
 
-def _pixels(
-    count: int, inputs: Array, i: int, weights: Array, w: int, b: int, first: int, end: int,
-    out: Array, o: int, positive: Array, p: int, step: int, rows: int, k: int, down: int, channels: int, kind: int,
+@register_jitable
+def pixels(
+    count: int, inputs: Array, i: int, weights: Array, w: int, b: int, first: int, end: int, out: Array, o: int,
+    positive: Array, p: int, step: int, rows: int, k: int, down: int, channels: int, kind: int,
 ) -> None:  # fmt: skip
     """Compute `count` neighbouring pixels, of their vectors of channels those from `first` (even) up to `end`.
 
     The weights are those of a pair of vectors after another, from index w of `weights`, where the biases are, too, from
-    index b. The other arguments are those of a tile.
+    index b. The other arguments are those of `make_tiles`.
     """
-    v = first
-    while v < end:
-        c = v * LANES
-        at = w + rows * k * c
-        n = 0
+    for v in range(first, end, 2):
+        c, n = v * LANES, 0
+        pair, bias = w + rows * k * c, b + c
         while n < count:
-            left = count - n
-            i_n, o_n, p_n = i + n * step, o + n * channels + c, p + n * channels + c
+            window, result, other = i + n * step, o + n * channels + c, p + n * channels + c
             if v + 1 < end:
-                if left >= _A2:
-                    _tile_a2(inputs, i_n, weights, at, weights, b + c, out, o_n, positive, p_n, step, rows, k, down, channels, kind)  # noqa: E501
-                    n += _A2
-                elif left >= _B2:
-                    _tile_b2(inputs, i_n, weights, at, weights, b + c, out, o_n, positive, p_n, step, rows, k, down, channels, kind)  # noqa: E501
-                    n += _B2
-                elif left >= _C2:
-                    _tile_c2(inputs, i_n, weights, at, weights, b + c, out, o_n, positive, p_n, step, rows, k, down, channels, kind)  # noqa: E501
-                    n += _C2
-                elif left >= _D2:
-                    _tile_d2(inputs, i_n, weights, at, weights, b + c, out, o_n, positive, p_n, step, rows, k, down, channels, kind)  # noqa: E501
-                    n += _D2
-                elif left >= _E2:
-                    _tile_e2(inputs, i_n, weights, at, weights, b + c, out, o_n, positive, p_n, step, rows, k, down, channels, kind)  # noqa: E501
-                    n += _E2
-                else:
-                    _tile_f2(inputs, i_n, weights, at, weights, b + c, out, o_n, positive, p_n, step, rows, k, down, channels, kind)  # noqa: E501
-                    n += _F2
-            elif left >= _A1:
-                _tile_a1(inputs, i_n, weights, at, weights, b + c, out, o_n, positive, p_n, step, rows, k, down, channels, kind)  # noqa: E501
-                n += _A1
-            elif left >= _B1:
-                _tile_b1(inputs, i_n, weights, at, weights, b + c, out, o_n, positive, p_n, step, rows, k, down, channels, kind)  # noqa: E501
-                n += _B1
-            elif left >= _C1:
-                _tile_c1(inputs, i_n, weights, at, weights, b + c, out, o_n, positive, p_n, step, rows, k, down, channels, kind)  # noqa: E501
-                n += _C1
-            elif left >= _D1:
-                _tile_d1(inputs, i_n, weights, at, weights, b + c, out, o_n, positive, p_n, step, rows, k, down, channels, kind)  # noqa: E501
-                n += _D1
-            elif left >= _E1:
-                _tile_e1(inputs, i_n, weights, at, weights, b + c, out, o_n, positive, p_n, step, rows, k, down, channels, kind)  # noqa: E501
-                n += _E1
+                n += _two_vectors(
+                    count - n, inputs, window, weights, pair, weights, bias, out, result, positive, other,
+                    step, rows, k, down, channels, kind,
+                )  # fmt: skip
             else:
-                _tile_f1(inputs, i_n, weights, at, weights, b + c, out, o_n, positive, p_n, step, rows, k, down, channels, kind)  # noqa: E501
-                n += _F1
-        v += 2
+                n += _one_vector(
+                    count - n, inputs, window, weights, pair, weights, bias, out, result, positive, other,
+                    step, rows, k, down, channels, kind,
+                )  # fmt: skip
 
 
-pixels = compiled(_pixels, _SOURCES)
-
-
-def _widen(obs: Array, scale: Any, buffer: Array, start: int, row: int) -> None:
+@register_jitable
+def widen(obs: Array, scale: Any, buffer: Array, start: int, row: int) -> None:
     """Write one observation (stack, H, W, C), uint8, as (H, W, stack * C) into a buffer whose rows are wider."""
     stack, height, width, planes = obs.shape
     channels = stack * planes
     for y in range(height):
-        at = start + y * row
         for f in range(stack):
-            for x in range(width):
-                for c in range(planes):
-                    buffer[at + x * channels + f * planes + c] = np.float32(obs[f, y, x, c]) * scale
+            at = start + y * row + f * planes
+            if planes == 1:  # the usual case, and several times as quick without another loop
+                for x in range(width):
+                    buffer[at + x * channels] = np.float32(obs[f, y, x, 0]) * scale
+            else:
+                for x in range(width):
+                    for c in range(planes):
+                        buffer[at + x * channels + c] = np.float32(obs[f, y, x, c]) * scale
 
 
-widen = compiled(_widen)
+@register_jitable
+def pool(buffer: Array, lines: int, y: int, height: int, width: int, channels: int, o: int, p: int) -> None:
+    """Max-pool 3x3, stride 2, SAME: row y of the result from the last three of `height` lines of width * channels.
 
-
-def _pool(lines: Array, y: int, height: int, width: int, channels: int, tall: Array, buffer: Array, o: int, p: int) -> None:
-    """Max-pool 3x3, stride 2, SAME: row y of the result from the last three of `height` lines (3, width * channels).
-
-    Line n is in row n % 3 of `lines`. The result goes to index o of the buffer, and what is positive of it to index p.
+    Line n is the (n % 3)-th at index `lines` of the buffer. The result goes to index o, what is positive of it to p.
     """
-    first = 2 * y - height % 2
-    a, b, c = lines[max(first, 0) % 3], lines[min(first + 1, height - 1) % 3], lines[min(first + 2, height - 1) % 3]
-    for j in range(width * channels):
-        tall[j] = max(max(a[j], b[j]), c[j])
+    top, size = 2 * y - height % 2, width * channels
+    a = lines + max(top, 0) % 3 * size
+    b = lines + min(top + 1, height - 1) % 3 * size
+    c = lines + min(top + 2, height - 1) % 3 * size
     for x in range((width + 1) // 2):
         left = 2 * x - width % 2
         u, v, w = max(left, 0) * channels, min(left + 1, width - 1) * channels, min(left + 2, width - 1) * channels
-        for j in range(channels):
-            found = max(max(tall[u + j], tall[v + j]), tall[w + j])
-            buffer[o + x * channels + j] = found
-            buffer[p + x * channels + j] = max(found, _ZERO)
+        for j in range(0, channels, LANES):
+            here = x * channels + j
+            largest(buffer, a + j, b + j, c + j, u, v, w, buffer, o + here, p + here)
 
 
-pool = compiled(_pool)
-
-
-def _convolve(
+@register_jitable
+def convolve(
     obs: Array,  # (N, stack, H, W, C), uint8
     scale: Any,  # float32
     place: Array,  # (2,): where the input begins in the buffer, and from one of its rows to the next
     program: Array,  # (layers, 16)
     weights: Array,
-    buffer: Array,  # zero where nothing is ever written: around the frames
-    lines: Array,  # (3 * longest,), scratch
-    tall: Array,  # (longest,), scratch
+    buffer: Array,  # zero where nothing is ever written: around the frames; its end is scratch for three lines
     latents: Array,  # (N, size), written
 ) -> None:
     """Take observations through all convolutions."""
     for n in range(len(obs)):
         widen(obs[n], scale, buffer, place[0], place[1])
-        o = p = 0
+        last = 0
         for layer in range(len(program)):
             i, down, stride, step, rows, k, w, b, height, width, o, p, line, other, channels, kind = program[layer]
-            vectors = channels // LANES
-            if kind == POOL:
-                size = width * channels
-                ring, done = lines[: 3 * size].reshape(3, size), 0
-                for y in range((height + 1) // 2):
-                    while done < min(2 * y - height % 2 + 3, height):
-                        at = (done % 3) * size
-                        pixels(
-                            width, buffer, i + done * stride * down, weights, w, b, 0, vectors,
-                            lines, at, lines, at, step, rows, k, down, channels, STORE,
-                        )  # fmt: skip
-                        done += 1
-                    pool(ring, y, height, width, channels, tall, buffer, o + y * line, p + y * other)
-            else:
-                for y in range(height):
-                    pixels(
-                        width, buffer, i + y * stride * down, weights, w, b, 0, vectors,
-                        buffer, o + y * line, buffer, p + y * other, step, rows, k, down, channels, kind,
-                    )  # fmt: skip
+            size, last, pooled = width * channels, p, 0
+            lines = len(buffer) - 3 * size
+            for y in range(height):
+                at, there = (lines + y % 3 * size, 0) if kind == POOL else (o + y * line, p + y * other)
+                pixels(
+                    width, buffer, i + y * stride * down, weights, w, b, 0, channels // LANES,
+                    buffer, at, buffer, there, step, rows, k, down, channels, STORE if kind == POOL else kind,
+                )  # fmt: skip
+                # The result's row that this line was the last one for; after the last line also one that it ends.
+                while kind == POOL and pooled < (height + 1) // 2 and min(2 * pooled - height % 2 + 2, height - 1) == y:
+                    pool(buffer, lines, pooled, height, width, channels, o + pooled * line, p + pooled * other)
+                    pooled += 1
         for j in range(latents.shape[1]):  # the last layer's frame has nothing around it
-            latents[n, j] = buffer[p + j]
+            latents[n, j] = buffer[last + j]
 
 
-POOL = 3  # after RELU and ADD: the sums are max-pooled, and that and what is positive of it are kept
-convolve = compiled(_convolve, _SOURCES)
+def _forward(
+    obs: Array,
+    scale: Any,
+    place: Array,
+    program: Array,
+    weights: Array,
+    buffer: Array,
+    latents: Array,  # (N, size), written where there are observations
+    dense: Array,  # (2,): where the weights of the dense layer begin, and its biases
+    first: int,
+    end: int,
+    features: Array,  # (N, ...), written: of its vectors those from `first` up to `end`
+) -> None:
+    """Do both parts of the pass, or one: the convolutions of some observations, some features of all latents.
+
+    They are one function because what they share takes most of the time to compile.
+    """
+    if len(obs) > 0:
+        convolve(obs, scale, place, program, weights, buffer, latents)
+    if end > first:
+        count, size = latents.shape
+        flat, found = latents.reshape(-1), features.reshape(-1)
+        pixels(
+            count, flat, 0, weights, dense[0], dense[1], first, end, found, 0, found, 0,
+            size, 1, size, 0, features.shape[1], RELU,
+        )  # fmt: skip
+
+
+forward = compiled(_forward, _SOURCES)
 
 
 @dataclass
@@ -294,9 +277,9 @@ class Pass:
         self._weights, self._program = np.concatenate(plan.weights), np.array(plan.program, np.int64)
         self._place = np.array([plan.input.first, plan.input.line], np.int64)
         self._shape, self._input = plan.observation_shape, check_observation_shape(plan.observation_shape)
-        self._dense, self._size, self._longest = dense, size, plan.longest
+        self._dense, self._size = np.array(dense, np.int64), size + 3 * plan.longest
         (self._flat, self._out), self._num_features = shape, num_features
-        self._rooms: list[tuple[Array, Array, Array]] = []
+        self._rooms: list[Array] = []  # the buffer of each thread
 
     def __call__(self, obs: Array) -> NDArray[np.float32]:
         """Map observations (N, stack, H, W[, C]) to features (N, k), by as many threads as PyTorch has."""
@@ -307,47 +290,29 @@ class Pass:
         count, threads = len(obs), torch.get_num_threads()
         latents, features = np.empty((count, self._flat), np.float32), np.empty((count, self._out), np.float32)
 
-        def convolve_some(part: int, start: int, end: int) -> None:
-            room = self._rooms[part]
-            convolve(
-                plain[start:end], scale, self._place, self._program, self._weights, *room, latents[start:end]
-            )
+        fixed = (scale, self._place, self._program, self._weights)
+        parts, pairs = _split(count, threads), _split(-(-self._out // (2 * LANES)), threads)
+        vectors = [min(2 * pair, self._out // LANES) for pair in pairs]
+        while len(self._rooms) < threads:
+            self._rooms.append(np.zeros(self._size, np.float32))
 
-        def multiply(part: int, first: int, end: int) -> None:
-            flat, found = latents.reshape(-1), features.reshape(-1)
-            pixels(
-                count, flat, 0, self._weights, *self._dense, first, end,
-                found, 0, found, 0, self._flat, 1, self._flat, 0, self._out, RELU,
-            )  # fmt: skip
+        def convolutions(part: int) -> None:
+            here = slice(parts[part], parts[part + 1])
+            forward(plain[here], *fixed, self._rooms[part], latents[here], self._dense, 0, 0, features)
 
-        pairs = -(-self._out // (2 * LANES))
-        bounds = _split(pairs, min(threads, pairs))
-        halves = [min(2 * bound, self._out // LANES) for bound in bounds]
-        parts = _split(count, min(threads, count))
-        while len(self._rooms) < len(parts) - 1:
-            self._rooms.append(self._room())
-        _spread(convolve_some, parts)
-        _spread(multiply, halves)
+        def products(part: int) -> None:
+            bounds = vectors[part], vectors[part + 1]
+            forward(plain[:0], *fixed, self._rooms[part], latents, self._dense, *bounds, features)
+
+        if threads == 1:
+            forward(plain, *fixed, self._rooms[0], latents, self._dense, 0, vectors[-1], features)
+        else:
+            with ThreadPoolExecutor(threads) as workers:
+                for work in (convolutions, products):
+                    list(workers.map(work, range(threads)))
         return np.ascontiguousarray(features[:, : self._num_features])
-
-    def _room(self) -> tuple[Array, Array, Array]:
-        """Return the buffer of one thread, and its scratch."""
-        sizes = (self._size, 3 * self._longest, self._longest)
-        buffer, lines, tall = (np.zeros(size, np.float32) for size in sizes)
-        return buffer, lines, tall
 
 
 def _split(count: int, parts: int) -> list[int]:
     """Return the bounds of nearly equal parts."""
-    return [count * part // max(parts, 1) for part in range(max(parts, 1) + 1)]
-
-
-def _spread(work: Callable[[int, int, int], None], bounds: list[int]) -> None:
-    """Do parts of a work, each in a thread of its own; one alone in this one."""
-    jobs = [(part, *pair) for part, pair in enumerate(zip(bounds[:-1], bounds[1:], strict=True))]
-    if len(jobs) == 1:
-        work(*jobs[0])
-        return
-    with ThreadPoolExecutor(len(jobs)) as pool_of_threads:
-        for _ in pool_of_threads.map(lambda job: work(*job), jobs):
-            pass
+    return [count * part // parts for part in range(parts + 1)]

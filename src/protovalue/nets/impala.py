@@ -58,8 +58,9 @@ class ImpalaEncoder(Encoder):
         if self.readout != "relu" or type(self) is not ImpalaEncoder:
             return None
         from protovalue.nets import frozen_convolutions as frozen  # here and not above, because it imports numba
+        from protovalue.nets.tiles import ADD, LANES, RELU
 
-        if not frozen.LANES:
+        if not LANES:
             return None
         plan = frozen.Plan(self.observation_shape)
         stacks = [cast("_ResidualStack", stack) for stack in self.stacks]
@@ -71,10 +72,10 @@ class ImpalaEncoder(Encoder):
             plan.conv(stack.conv, x, pooled, positive, frozen.POOL)
             x = pooled
             for block in blocks:
-                plan.conv(block.first, positive, inner, inner, frozen.RELU)
+                plan.conv(block.first, positive, inner, inner, RELU)
                 if stack is stacks[-1] and block is blocks[-1]:
                     positive = plan.frame(*size, None)
-                plan.conv(block.second, inner, x, positive, frozen.ADD)
+                plan.conv(block.second, inner, x, positive, ADD)
         return plan.finish(self.dense, positive, self.latent_shape[0])
 
     def convolve(self, x: Tensor) -> Tensor:

@@ -31,8 +31,9 @@ class NatureEncoder(Encoder):
         if self.readout != "relu" or type(self) is not NatureEncoder:
             return None
         from protovalue.nets import frozen_convolutions as frozen  # here and not above, because it imports numba
+        from protovalue.nets.tiles import LANES, RELU
 
-        if not frozen.LANES:
+        if not LANES:
             return None
         plan = frozen.Plan(self.observation_shape)
         convs = [cast("Conv", conv) for conv in self.trunk.convs]
@@ -40,7 +41,7 @@ class NatureEncoder(Encoder):
         for conv, reader in zip(convs, [*convs[1:], None], strict=True):
             height, width = (output_size(n, conv.kernel, conv.stride, conv.padding) for n in (x.height, x.width))
             found = plan.frame(height, width, frozen.padded(len(conv.bias)), reader)
-            plan.conv(conv, x, found, found, frozen.RELU)
+            plan.conv(conv, x, found, found, RELU)
             x = found
         return plan.finish(self.dense, x, self.latent_shape[0])
 

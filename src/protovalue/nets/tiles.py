@@ -4,6 +4,7 @@ Importing this module brings numba.
 """
 
 from collections.abc import Callable, Sequence
+from functools import reduce
 from itertools import product
 from typing import Any
 
@@ -24,20 +25,22 @@ def _lanes() -> int:
 
 LANES = _lanes()
 # Pixels of a tile, large ones first, with one or two vectors of channels each: as many sums as there are registers for,
-# and small ones for what is left of a row. Rows of Atari's layers are of 84, 42, 21 and 11 pixels.
-WITH_ONE = (21, 14, 7, 4, 2, 1) if LANES == 16 else (12, 7, 6, 4, 2, 1)
-WITH_TWO = (14, 11, 7, 4, 2, 1) if LANES == 16 else (6, 5, 4, 3, 2, 1)
+# and small ones for what is left of a row. Rows of Atari's layers are of 84, 42, 21 and 11 pixels; to the dense layer
+# observations are pixels, of which there are as many as seeds.
+WITH_ONE = (21, 7, 3, 1) if LANES == 16 else (12, 6, 3, 1)
+WITH_TWO = (14, 11, 9, 7, 3, 1) if LANES == 16 else (6, 5, 4, 3, 2, 1)
 
 STORE, RELU, ADD = 0, 1, 2  # what becomes of the sums
 
 _ARRAY, _INDEX = types.Array(types.float32, 1, "C"), types.int64
-_ARGUMENTS = (*(_ARRAY, _INDEX) * 5, *(_INDEX,) * 6)
+_ARGUMENTS = (_INDEX, *(_ARRAY, _INDEX) * 5, *(_INDEX,) * 6)
 
 
-def make_tile(pixels: int, vectors: int) -> Any:
-    """Return a function for compiled code: `pixels` neighbouring pixels of `vectors` * LANES channels each.
+def make_tiles(sizes: Sequence[int], vectors: int) -> Any:
+    """Return a function for compiled code: neighbouring pixels of `vectors` * LANES channels each.
 
-    Its arguments are five flat arrays, each with the index of the first number in it, and six numbers:
+    It computes as many as the largest of some sizes that is not more than `left`, and returns how many. Its other
+    arguments are five flat arrays, each with the index of the first number in it, and six numbers:
 
     - inputs: where the window of the first pixel begins,
     - weights (rows, k, vectors * LANES) and biases (vectors * LANES),
@@ -47,22 +50,66 @@ def make_tile(pixels: int, vectors: int) -> Any:
       writes the sums to out, `RELU` writes what is positive of them, to positive, and `ADD` adds them to out and
       writes what is positive then to positive.
 
-    Every sum begins with the bias and goes on row by row in the order of memory, whatever the tile.
+    Every sum begins with the bias and goes on row by row in the order of memory, whatever the size.
     """
 
+    def write(context: Any, builder: Any, signature: Any, args: Sequence[Any]) -> Any:
+        done = builder.alloca(ir.IntType(64))
+        end = builder.append_basic_block("end")
+        for pixels in sizes:
+            here, other = builder.append_basic_block("tile"), builder.append_basic_block("other")
+            count = ir.Constant(ir.IntType(64), pixels)
+            builder.cbranch(builder.icmp_signed(">=", args[0], count), here, other)
+            builder.position_at_end(here)
+            _write_tile(pixels, vectors, context, builder, signature.args[1:], args[1:])
+            builder.store(count, done)
+            builder.branch(end)
+            builder.position_at_end(other)
+        builder.store(ir.Constant(ir.IntType(64), 1), done)  # never: the smallest size is 1
+        builder.branch(end)
+        builder.position_at_end(end)
+        return builder.load(done)
+
     @intrinsic
-    def tile(  # type: ignore[no-untyped-def]
-        context, inputs, i, weights, w, biases, b, out, o, positive, p, step, rows, k, down, channels, kind
+    def tiles(  # type: ignore[no-untyped-def]
+        context, left, inputs, i, weights, w, biases, b, out, o, positive, p, step, rows, k, down, channels, kind
     ):
-        return types.void(*_ARGUMENTS), lambda *given: _write_tile(pixels, vectors, *given)
+        return _INDEX(*_ARGUMENTS), write
 
-    return tile
+    return tiles
 
 
-def _write_tile(pixels: int, vectors: int, context: Any, builder: Any, signature: Any, args: Sequence[Any]) -> Any:
+@intrinsic
+def largest(  # type: ignore[no-untyped-def]
+    context, lines, a, b, c, u, v, w, out, o, p
+):
+    """Write the largest of nine vectors of `lines`, at a, b, c, each plus u, v, w, to o; its positive part to p."""
+    return types.void(_ARRAY, *(_INDEX,) * 6, _ARRAY, _INDEX, _INDEX), _write_largest
+
+
+def _write_largest(context: Any, builder: Any, signature: Any, args: Sequence[Any]) -> Any:
+    vector = ir.VectorType(ir.FloatType(), LANES)
+    lines, out = (context.make_array(signature.args[n])(context, builder, args[n]).data for n in (0, 7))
+
+    def at(pointer: Any, place: Any) -> Any:
+        return builder.bitcast(builder.gep(pointer, [place]), vector.as_pointer())
+
+    def larger(one: Any, other: Any) -> Any:
+        return builder.select(builder.fcmp_ordered(">", one, other), one, other)
+
+    values = [builder.load(at(lines, builder.add(row, pixel)), align=4) for row in args[1:4] for pixel in args[4:7]]
+    found = reduce(larger, values)
+    builder.store(found, at(out, args[8]), align=4)
+    builder.store(larger(found, ir.Constant(vector, [0.0] * LANES)), at(out, args[9]), align=4)
+    return context.get_dummy_value()
+
+
+def _write_tile(
+    pixels: int, vectors: int, context: Any, builder: Any, kinds: Sequence[Any], args: Sequence[Any]
+) -> None:
     """Write the instructions of one tile."""
     index, vector = ir.IntType(64), ir.VectorType(ir.FloatType(), LANES)
-    bases = [context.make_array(signature.args[n])(context, builder, args[n]).data for n in range(0, 10, 2)]
+    bases = [context.make_array(kinds[n])(context, builder, args[n]).data for n in range(0, 10, 2)]
     inputs, weights, biases, out, positive = (
         builder.gep(base, [start]) for base, start in zip(bases, args[1:10:2], strict=True)
     )
@@ -147,4 +194,3 @@ def _write_tile(pixels: int, vectors: int, context: Any, builder: Any, signature
             total = builder.fadd(value, load(out, place))
             store(total, out, place)
             store(relu(total), positive, place)
-    return context.get_dummy_value()
