@@ -79,12 +79,12 @@ def make_tiles(sizes: Sequence[int], vectors: int) -> Any:
     return tiles
 
 
-@intrinsic
-def largest(  # type: ignore[no-untyped-def]
-    context, lines, a, b, c, u, v, w, out, o, p
-):
+def _largest(context, lines, a, b, c, u, v, w, out, o, p):  # type: ignore[no-untyped-def]
     """Write the largest of nine vectors of `lines`, at a, b, c, each plus u, v, w, to o; its positive part to p."""
     return types.void(_ARRAY, *(_INDEX,) * 6, _ARRAY, _INDEX, _INDEX), _write_largest
+
+
+largest: Any = intrinsic(_largest)
 
 
 def _write_largest(context: Any, builder: Any, signature: Any, args: Sequence[Any]) -> Any:
