@@ -28,7 +28,9 @@ LANES = _lanes()
 # and small ones for what is left of a row. Rows of Atari's layers are of 84, 42, 21 and 11 pixels; to the dense layer
 # observations are pixels, of which there are as many as seeds.
 WITH_ONE = (21, 7, 3, 1) if LANES == 16 else (12, 6, 3, 1)
-WITH_TWO = (14, 11, 9, 7, 3, 1) if LANES == 16 else (6, 5, 4, 3, 2, 1)
+WITH_TWO = (14, 11, 9, 7, 3, 2, 1) if LANES == 16 else (6, 5, 4, 3, 2, 1)
+
+AHEAD = 32  # rows of weights that are asked for before they are needed
 
 STORE, RELU, ADD = 0, 1, 2  # what becomes of the sums
 
@@ -157,6 +159,14 @@ def _write_tile(
     block, j, sums = begin_loop(row_sums, "k")
     factors = [load(row_weights, builder.add(builder.mul(j, constant(width)), constant(LANES * v)))
                for v in range(vectors)]  # fmt: skip
+    if vectors == 2:  # ask for what comes soon: the weights of a dense layer are larger than the cache
+        byte, number = ir.IntType(8).as_pointer(), ir.IntType(32)
+        kind_of = ir.FunctionType(ir.VoidType(), [byte, number, number, number])
+        prefetch = builder.module.declare_intrinsic("llvm.prefetch", [byte], kind_of)
+        for v in range(vectors):
+            soon = builder.add(builder.mul(j, constant(width)), constant(LANES * v + AHEAD * width))
+            address = builder.bitcast(builder.gep(row_weights, [soon]), byte)
+            builder.call(prefetch, [address, number(0), number(3), number(1)])  # to read, soon again, data
     nothing, first = ir.Constant(vector, ir.Undefined), ir.Constant(ir.IntType(32), 0)
     everywhere = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
     found = []
