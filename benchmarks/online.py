@@ -10,6 +10,7 @@ import time
 import unittest.mock
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -179,10 +180,10 @@ def frozen_encoder(result: Table, seconds: float, repeats: int) -> None:
         for count in (1, 3, 9, 27):
             obs = np.random.default_rng(0).integers(0, 256, (count, 4, 84, 84), np.uint8)
             with torch.inference_mode():
-                works = {
+                works: dict[str, tuple[Callable[[], Any], float]] = {
                     "product": (lambda: square @ square, 2 * len(square) ** 3),
-                    "plain": (lambda obs=obs, encoder=encoder: encoder(torch.from_numpy(obs)), count * encoder.flops),
-                    "compiled": (lambda obs=obs, quick=quick: quick(obs), count * encoder.flops),
+                    "plain": (partial(encoder, torch.from_numpy(obs)), count * encoder.flops),
+                    "compiled": (partial(quick, obs), count * encoder.flops),
                 }
                 rates: dict[str, list[float]] = {kind: [] for kind in works}
                 for _ in range(7 * repeats):

@@ -18,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -423,10 +424,10 @@ def by_layer(rounds: int) -> dict[str, float]:
         wanted, slope = [weight, *([x] if inputs > 4 else [])], torch.randn_like(y)  # pixels need no gradient
         flops, moved = 2.0 * y.numel() * 9 * inputs, 4.0 * (x.numel() + y.numel())
         works[f"forward, {name}"] = (
-            lambda x=x, weight=weight, bias=bias: F.conv2d(x.detach(), weight.detach(), bias, 1, 1), flops, moved
+            partial(F.conv2d, x.detach(), weight.detach(), bias, 1, 1), flops, moved
         )  # fmt: skip
         works[f"gradients, {name}"] = (
-            lambda y=y, wanted=wanted, slope=slope: torch.autograd.grad(y, wanted, slope, retain_graph=True),
+            partial(torch.autograd.grad, y, wanted, slope, retain_graph=True),
             flops * len(wanted), moved * len(wanted),
         )  # fmt: skip
     for outputs, size in ((16, 84), (32, 42), (32, 21)):
@@ -434,10 +435,10 @@ def by_layer(rounds: int) -> dict[str, float]:
         pooled = max_pool(x)
         slope = torch.randn_like(pooled)
         works[f"pooling, {outputs} x {size}x{size}"] = (
-            lambda x=x: max_pool(x.detach()), 0.0, 4.0 * x.numel() + 12.0 * pooled.numel()
+            partial(max_pool, x.detach()), 0.0, 4.0 * x.numel() + 12.0 * pooled.numel()
         )  # fmt: skip
         works[f"its gradient, {outputs} x {size}x{size}"] = (
-            lambda x=x, pooled=pooled, slope=slope: torch.autograd.grad(pooled, x, slope, retain_graph=True),
+            partial(torch.autograd.grad, pooled, x, slope, retain_graph=True),
             0.0, 4.0 * x.numel() + 12.0 * pooled.numel(),
         )  # fmt: skip
     seconds: dict[str, list[float]] = {name: [] for name in works}

@@ -224,11 +224,11 @@ class Plan:
 
     def conv(self, conv: Conv, source: _Frame, out: _Frame, positive: _Frame, kind: int) -> None:
         """Add a convolution of `source`; what is written to which of the others: see `kind`."""
-        weight = _padded(conv.weight.permute(2, 3, 1, 0), 3)  # (kernel, kernel, in, out)
-        weight = np.pad(weight, ((0, 0), (0, 0), (0, source.channels - weight.shape[2]), (0, 0)))
+        weight = _whole(conv.weight.permute(2, 3, 1, 0), 3)  # (kernel, kernel, in, out)
+        weight = _filled(weight, 2, source.channels)
         height = output_size(source.height, conv.kernel, conv.stride, conv.padding)
         width = output_size(source.width, conv.kernel, conv.stride, conv.padding)
-        at, bias = self.store(_paired(weight)), self.store(_padded(conv.bias, 0))
+        at, bias = self.store(_paired(weight)), self.store(_whole(conv.bias, 0))
         channels = weight.shape[3]
         self.longest = max(self.longest, width * channels)
         step, k = conv.stride * source.channels, conv.kernel * source.channels
@@ -240,9 +240,9 @@ class Plan:
     def finish(self, dense: Dense, latent: _Frame, channels: int) -> "Pass":
         """Add the dense layer on an image of which `channels` are the network's, and return all together."""
         weight = dense.weight.detach().numpy().reshape(-1, latent.height, latent.width, channels)
-        weight = np.pad(weight, ((0, 0), (0, 0), (0, 0), (0, latent.channels - channels)))
-        flat = _padded(torch.from_numpy(weight.reshape(len(weight), -1).T), 1)  # (in, out)
-        last = self.store(_paired(flat)), self.store(_padded(dense.bias, 0))
+        weight = _filled(weight, 3, latent.channels)
+        flat = _filled(weight.reshape(len(weight), -1).T, 1, padded(len(weight)))  # (in, out)
+        last = self.store(_paired(flat)), self.store(_whole(dense.bias, 0))
         return Pass(self, last, self._size, flat.shape, len(weight))
 
 
@@ -251,12 +251,16 @@ def padded(channels: int) -> int:
     return -(-channels // LANES) * LANES
 
 
-def _padded(parameter: Tensor, axis: int) -> Array:
-    """Return a copy of a parameter with zeros for channels that only fill a vector."""
-    array = parameter.detach().numpy()
-    widths = [(0, 0)] * array.ndim
-    widths[axis] = (0, padded(array.shape[axis]) - array.shape[axis])
-    return np.pad(array, widths)
+def _whole(parameter: Tensor, axis: int) -> Array:
+    """Return a parameter with zeros for channels that only fill a vector."""
+    return _filled(parameter.detach().numpy(), axis, padded(parameter.shape[axis]))
+
+
+def _filled(array: Array, axis: int, size: int) -> Array:
+    """Return an array with zeros after one axis; itself where there is nothing to do, because some are large."""
+    if array.shape[axis] == size:
+        return array
+    return np.pad(array, [(0, size - array.shape[axis] if n == axis else 0) for n in range(array.ndim)])
 
 
 def _paired(weight: Array) -> Array:
