@@ -185,23 +185,24 @@ def frozen_encoder(result: Table, seconds: float, repeats: int) -> None:
                     "plain": (partial(encoder, torch.from_numpy(obs)), count * encoder.flops),
                     "compiled": (partial(quick, obs), count * encoder.flops),
                 }
-                rates: dict[str, list[float]] = {kind: [] for kind in works}
+                rates: dict[str, list[float]] = {way: [] for way in works}
                 for _ in range(7 * repeats):
-                    for kind, (work, flops) in works.items():
-                        rates[kind].append(flops / processor_seconds(work, seconds / 40))
-            for kind in ("plain", "compiled"):
-                shares = [one / of for one, of in zip(rates[kind], rates["product"], strict=True)]
-                result[f"{label}: {kind} pass / matrix product's rate, {count} obs."] = statistics.median(shares)
+                    for way, (work, flops) in works.items():
+                        rates[way].append(flops / processor_seconds(work, seconds / 40))
+            for way in ("plain", "compiled"):
+                shares = [one / of for one, of in zip(rates[way], rates["product"], strict=True)]
+                result[f"{label}: {way} pass / matrix product's rate, {count} obs."] = statistics.median(shares)
             ratios = [ours / theirs for ours, theirs in zip(rates["compiled"], rates["plain"], strict=True)]
             result[f"{label}: compiled pass / plain, {count} obs."] = statistics.median(ratios)
     for seeds in (1, 3, 9, 27):
-        config, ratios = online_config("atari/Pong", "random:impala:1", seeds), []
+        config = online_config("atari/Pong", "random:impala:1", seeds)
+        found: dict[type[LinearDqn], list[float]] = {LinearDqn: [], EncodedByPytorch: [], ByPytorch: []}
         for _ in range(repeats):
-            ours, theirs = (
-                steps_per_second(config, prepared(config, kind), seconds) for kind in (LinearDqn, EncodedByPytorch)
-            )
-            ratios.append(ours / theirs)
-        result[f"Atari: agent-steps/s, compiled / plain encoder, {seeds} seeds"] = statistics.median(ratios)
+            for kind, speeds in found.items():
+                speeds.append(steps_per_second(config, prepared(config, kind), seconds))
+        for kind, name in ((EncodedByPytorch, "plain encoder"), (ByPytorch, "PyTorch alone")):
+            ratios = [ours / theirs for ours, theirs in zip(found[LinearDqn], found[kind], strict=True)]
+            result[f"Atari: agent-steps/s, compiled / {name}, {seeds} seeds"] = statistics.median(ratios)
 
 
 def processor_seconds(work: Callable[[], Any], seconds: float) -> float:

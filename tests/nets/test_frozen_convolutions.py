@@ -35,6 +35,8 @@ def encoder(name: str, shape: tuple[int, ...] = ATARI, width: float = 1) -> Enco
 
 
 def quick(made: Encoder) -> Quick:
+    if LANES == 0:
+        pytest.skip("this processor has none")
     found = made.compiled()
     assert found is not None
     return found
