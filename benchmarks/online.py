@@ -10,6 +10,7 @@ import time
 import unittest.mock
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,9 @@ import numpy as np
 import torch
 from torch import nn
 
+from protovalue.encoder import FrozenEncoder
 from protovalue.envs.base import Env
+from protovalue.nets.encoders import make_encoder
 from protovalue.online import dqn, linear_dqn
 from protovalue.online.agent import Agent, Rule
 from protovalue.online.config import AgentConfig, DqnConfig, OnlineConfig
@@ -53,6 +56,14 @@ class ByPytorch(LinearDqn):
         self._encode = None
 
 
+class EncodedByPytorch(LinearDqn):
+    """Compiled agents whose encoder is PyTorch's, as on Atari before its forward pass was compiled."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self._encode = None
+
+
 class DqnByPytorch(Dqn):
     """End-to-end agents as they are where nothing is compiled."""
 
@@ -61,9 +72,9 @@ class DqnByPytorch(Dqn):
         self._compiled = None
 
 
-def prepared(config: OnlineConfig, compiled: bool = True) -> tuple[Env, Agent, dict[str, Any]]:
-    """Make environments and linear agents, of the compiled kind or of PyTorch's."""
-    with unittest.mock.patch.object(linear_dqn, "LinearDqn", LinearDqn if compiled else ByPytorch):
+def prepared(config: OnlineConfig, kind: type[LinearDqn] = LinearDqn) -> tuple[Env, Agent, dict[str, Any]]:
+    """Make environments and linear agents, of the compiled kind or of another."""
+    with unittest.mock.patch.object(linear_dqn, "LinearDqn", kind):
         return linear_dqn.prepare(config)
 
 
@@ -151,9 +162,57 @@ def against_pytorch(result: Table, seconds: float, repeats: int) -> None:
         config = online_config("minatar/breakout", "random:minatar:1", seeds)
         ratios = []
         for _ in range(repeats):
-            ours, theirs = (steps_per_second(config, prepared(config, kind), seconds) for kind in (True, False))
+            ours, theirs = (
+                steps_per_second(config, prepared(config, kind), seconds) for kind in (LinearDqn, ByPytorch)
+            )
             ratios.append(ours / theirs)
         result[f"MinAtar: agent-steps/s, compiled / PyTorch alone, {seeds} seeds"] = statistics.median(ratios)
+
+
+def frozen_encoder(result: Table, seconds: float, repeats: int) -> None:
+    """Compare a frozen encoder's compiled pass with PyTorch's and with a large matrix product, alternating."""
+    square = torch.randn(1024, 1024)
+    for name, label in (("impala", "Impala 1x"), ("nature", "Nature 1x")):
+        encoder = FrozenEncoder(make_encoder(name, (4, 84, 84), 1, torch.Generator().manual_seed(0)), {})
+        quick = encoder.encoder.compiled()
+        if quick is None:
+            continue  # not on this processor
+        for count in (1, 3, 9, 27):
+            obs = np.random.default_rng(0).integers(0, 256, (count, 4, 84, 84), np.uint8)
+            with torch.inference_mode():
+                works: dict[str, tuple[Callable[[], Any], float]] = {
+                    "product": (lambda: square @ square, 2 * len(square) ** 3),
+                    "plain": (partial(encoder, torch.from_numpy(obs)), count * encoder.flops),
+                    "compiled": (partial(quick, obs), count * encoder.flops),
+                }
+                rates: dict[str, list[float]] = {way: [] for way in works}
+                for _ in range(7 * repeats):
+                    for way, (work, flops) in works.items():
+                        rates[way].append(flops / processor_seconds(work, seconds / 40))
+            for way in ("plain", "compiled"):
+                shares = [one / of for one, of in zip(rates[way], rates["product"], strict=True)]
+                result[f"{label}: {way} pass / matrix product's rate, {count} obs."] = statistics.median(shares)
+            ratios = [ours / theirs for ours, theirs in zip(rates["compiled"], rates["plain"], strict=True)]
+            result[f"{label}: compiled pass / plain, {count} obs."] = statistics.median(ratios)
+    for seeds in (1, 3, 9, 27):
+        config = online_config("atari/Pong", "random:impala:1", seeds)
+        found: dict[type[LinearDqn], list[float]] = {LinearDqn: [], EncodedByPytorch: [], ByPytorch: []}
+        for _ in range(repeats):
+            for kind, speeds in found.items():
+                speeds.append(steps_per_second(config, prepared(config, kind), seconds))
+        for kind, name in ((EncodedByPytorch, "plain encoder"), (ByPytorch, "PyTorch alone")):
+            ratios = [ours / theirs for ours, theirs in zip(found[LinearDqn], found[kind], strict=True)]
+            result[f"Atari: agent-steps/s, compiled / {name}, {seeds} seeds"] = statistics.median(ratios)
+
+
+def processor_seconds(work: Callable[[], Any], seconds: float) -> float:
+    """Return what one call takes, after a first one that does not count."""
+    work()
+    start, calls = time.process_time(), 0
+    while (elapsed := time.process_time() - start) < seconds:
+        work()
+        calls += 1
+    return elapsed / calls
 
 
 def same_in_distribution(result: Table, encoders: int, steps: int) -> None:
@@ -164,7 +223,7 @@ def same_in_distribution(result: Table, encoders: int, steps: int) -> None:
             config = replace(online_config("minatar/breakout", f"random:minatar:1:{encoder}", 9), replay_size=steps)
             with tempfile.TemporaryDirectory() as folder:
                 config = replace(config, out=Path(folder) / "run", steps=steps)
-                env, agent, recorded = prepared(config, compiled)
+                env, agent, recorded = prepared(config, LinearDqn if compiled else ByPytorch)
                 train(config, recorded, env, agent, quiet=True)
                 by_seed = read_run(config.out)["done"]["training_return_by_seed"]
             found.append(statistics.mean(by_seed.values()))
@@ -306,6 +365,7 @@ def main(quick: bool) -> None:
     against_pytorch(result, seconds, repeats)
     same_in_distribution(result, *((1, 1_500) if quick else (5, 15_000)))
     same_end_to_end(result, *((2, 1_000) if quick else (9, 5_000)))
+    frozen_encoder(result, seconds, repeats)
     by_seeds(result, seconds, repeats)
     against_reencoding(result, seconds, repeats)
     print(json.dumps({"benchmark": "online", "cpu_threads": 1, **result}))

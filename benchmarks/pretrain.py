@@ -18,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from protovalue.data.config import CollectConfig
 from protovalue.data.dataset import Dataset, open_dataset
 from protovalue.data.sampler import Prefetcher, Sampler
 from protovalue.losses import successor_measure_loss
+from protovalue.nets.layers import max_pool
 from protovalue.nets.memory import keep_freed_memory
 from protovalue.presets import resolved
 from protovalue.pretrain.loop import probe_of
@@ -393,6 +395,70 @@ def full_step(folder: Path, rounds: int, quick: bool) -> tuple[dict[str, float],
         return result, running["ours"].ask("profile")
 
 
+LAYERS = (  # of Impala 1x: name, how many, channels in and out, height and width
+    ("4 to 16, 84x84", 1, 4, 16, 84),
+    ("16 to 16, 42x42", 4, 16, 16, 42),
+    ("16 to 32, 42x42", 1, 16, 32, 42),
+    ("32 to 32, 21x21", 5, 32, 32, 21),
+    ("32 to 32, 11x11", 4, 32, 32, 11),
+)
+
+
+def by_layer(rounds: int) -> dict[str, float]:
+    """Measure each layer's passes alone against what bounds it: a matrix product's rate, or that of a copy of memory.
+
+    The bytes are those that must be read and written once: of a convolution its input and output, of a pooling too
+    (and where the maxima are, 8 bytes each, going forward), of its gradient both gradients and where they were.
+    """
+    keep_freed_memory()
+    square, long = torch.randn(2048, 2048), torch.randn(1 << 25)
+    copied = torch.empty_like(long)
+    works: dict[str, tuple[Callable[[], Any], float, float]] = {
+        "matrix product": (lambda: square @ square, 2.0 * len(square) ** 3, 0.0),
+        "copy": (lambda: copied.copy_(long), 0.0, 8.0 * len(long)),
+    }
+    for name, _, inputs, outputs, size in LAYERS:
+        x = torch.randn(BATCH, inputs, size, size).contiguous(memory_format=torch.channels_last)
+        weight, bias = torch.randn(outputs, inputs, 3, 3, requires_grad=True), torch.zeros(outputs)
+        y = F.conv2d(x.requires_grad_(inputs > 4), weight, bias, 1, 1)
+        wanted, slope = [weight, *([x] if inputs > 4 else [])], torch.randn_like(y)  # pixels need no gradient
+        flops, moved = 2.0 * y.numel() * 9 * inputs, 4.0 * (x.numel() + y.numel())
+        works[f"forward, {name}"] = (
+            partial(F.conv2d, x.detach(), weight.detach(), bias, 1, 1), flops, moved
+        )  # fmt: skip
+        works[f"gradients, {name}"] = (
+            partial(torch.autograd.grad, y, wanted, slope, retain_graph=True),
+            flops * len(wanted), moved * len(wanted),
+        )  # fmt: skip
+    for outputs, size in ((16, 84), (32, 42), (32, 21)):
+        x = torch.randn(BATCH, outputs, size, size).contiguous(memory_format=torch.channels_last).requires_grad_()
+        pooled = max_pool(x)
+        slope = torch.randn_like(pooled)
+        works[f"pooling, {outputs} x {size}x{size}"] = (
+            partial(max_pool, x.detach()), 0.0, 4.0 * x.numel() + 12.0 * pooled.numel()
+        )  # fmt: skip
+        works[f"its gradient, {outputs} x {size}x{size}"] = (
+            partial(torch.autograd.grad, pooled, x, slope, retain_graph=True),
+            0.0, 4.0 * x.numel() + 12.0 * pooled.numel(),
+        )  # fmt: skip
+    seconds: dict[str, list[float]] = {name: [] for name in works}
+    for turn in range(rounds + 1):
+        for name, (work, _, _) in works.items():
+            start = clock()
+            work()
+            if turn:  # the first one does not count
+                seconds[name].append(clock() - start)
+    taken = {name: statistics.median(found) for name, found in seconds.items()}
+    rate, bandwidth = works["matrix product"][1] / taken["matrix product"], works["copy"][2] / taken["copy"]
+    result = {"matrix product [GFLOP/s]": rate / 1e9, "copy [GB/s]": bandwidth / 1e9}
+    for name, (_, flops, moved) in list(works.items())[2:]:
+        if flops:
+            result[f"{name} [GFLOP/s]"] = flops / taken[name] / 1e9
+        result[f"{name} [ms]"] = 1e3 * taken[name]
+        result[f"{name}: share of its limit"] = max(flops / rate, moved / bandwidth) / taken[name]
+    return result
+
+
 def by_tasks(folder: Path, rounds: int) -> dict[str, float]:
     """Measure a step with m = 10, 100 and 1000 tasks."""
     with workers(folder, {str(m): {"tasks": m} for m in (10, 100, 1000)}) as running:
@@ -464,6 +530,7 @@ def main(quick: bool) -> None:
         result |= one_off(atari)  # first, because the others find its result in the cache
         numbers, profile = full_step(atari, 3 if quick else 7, quick)
         result |= numbers
+        result |= by_layer(3 if quick else 9)
         if not quick:
             result |= by_tasks(atari, 5)
         result |= by_width(atari, 3, WIDTHS[:2] if quick else WIDTHS)

@@ -67,7 +67,6 @@ def test_other_networks_have_none() -> None:
 
     shape = (1, 10, 10, 4)
     assert Own(shape, 1, torch.Generator()).compiled() is None
-    assert make_encoder("nature", (4, 84, 84), 1, torch.Generator()).compiled() is None
     made = encoder(shape)
     made.readout = "projection"
     assert made.compiled() is None

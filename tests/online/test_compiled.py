@@ -13,6 +13,7 @@ from protovalue.compiling import compiled as compile_function
 from protovalue.encoder import FrozenEncoder
 from protovalue.envs.registry import make
 from protovalue.nets.encoders import make_encoder
+from protovalue.nets.tiles import LANES
 from protovalue.online import compiled, slots
 from protovalue.online.agent import Agent, Rule
 from protovalue.online.linear_dqn import LinearDqn
@@ -164,13 +165,16 @@ def test_what_is_not_linear_learns_by_pytorch(options: Any) -> None:
     assert ours.greedy(features).tolist() == ours.values(features)[:, 0].argmax(dim=1).tolist()
 
 
-def test_seeds_on_a_real_encoder_are_the_same_bits_alone(tmp_path: Path) -> None:
+@pytest.mark.parametrize("network", ["minatar", "impala", "nature"])
+def test_seeds_on_a_real_encoder_are_the_same_bits_alone(tmp_path: Path, network: str) -> None:
     """Features do not depend on who is beside an observation, and neither does anything learned from them."""
+    if network != "minatar" and LANES == 0:
+        pytest.skip("this processor has no compiled convolutions")
 
     def go(name: str, seeds: str) -> Any:
         settings = config(tmp_path / name, env="minatar/breakout", steps=120, seeds=seeds, learning_rate=1e-3)
         env = make(settings.env, len(settings.seed_list()))
-        encoder = make_encoder("minatar", env.single_observation_space.shape, 1, seeded(0, Purpose.ENCODER))
+        encoder = make_encoder(network, env.single_observation_space.shape, 1, seeded(0, Purpose.ENCODER))
         frozen = FrozenEncoder(encoder, {"env_id": settings.env})
         agent = LinearDqn(Rule.of(settings), settings.seed_list(), env.num_actions, frozen, 0.37)
         return learned(train(settings, {}, env, agent, quiet=True))

@@ -1,8 +1,8 @@
 """The interface of an encoder, a network that maps stored observations to features, and how one is made by name."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, Literal, Protocol, cast
 
 import numpy as np
 import torch
@@ -19,6 +19,16 @@ from protovalue.registry import ENCODERS, name_of
 Readout = Literal["relu", "projection"]
 """How an encoder's last, dense layer gives features of the latents: dense(z) cut off at 0 or, as self-predictive
 representations have it, dense(z') of latents z' scaled to [0, 1]."""
+
+
+class Quick(Protocol):
+    """A compiled forward pass."""
+
+    dtypes: ClassVar[tuple[type, ...]]
+    """The types of observations that it takes."""
+
+    def __call__(self, obs: NDArray[Any]) -> NDArray[np.float32]:
+        """Map observations (N, stack, H, W[, C]) to features (N, num_features)."""
 
 
 class Encoder(nn.Module):
@@ -69,8 +79,8 @@ class Encoder(nn.Module):
             features = self.dense(renormalize(latents)) if projection else F.relu_(self.dense(latents))
         return cast("Tensor", features).to(torch.float32)
 
-    def compiled(self) -> Callable[[NDArray[np.bool_]], NDArray[np.float32]] | None:
-        """Return a quicker forward pass on the CPU for boolean observations and the parameters of now, if there is one.
+    def compiled(self) -> Quick | None:
+        """Return a quicker forward pass on the CPU for few observations and the parameters of now, if there is one.
 
         To rounding it is `forward`; the features of an observation do not depend on the others in a batch.
         """

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from protovalue.nets.encoders import Encoder
+from protovalue.nets.encoders import Encoder, Quick
 from protovalue.nets.layers import Conv, Dense, flatten, max_pool, output_size, scaled
 
 
@@ -49,6 +49,34 @@ class ImpalaEncoder(Encoder):
             height, breadth = output_size(height, 3, 2, "SAME"), output_size(breadth, 3, 2, "SAME")
         self.num_features, self.latent_shape = scaled(512, width), (channels, height, breadth)
         self.dense = Dense(height * breadth * channels, self.num_features, generator)
+
+    def compiled(self) -> Quick | None:
+        """Return a forward pass that keeps each observation in the cache; None for another readout than the ReLU.
+
+        And None for a subclass, whose `convolve` may be another.
+        """
+        if self.readout != "relu" or type(self) is not ImpalaEncoder:
+            return None
+        from protovalue.nets import frozen_convolutions as frozen  # here and not above, because it imports numba
+        from protovalue.nets.tiles import ADD, LANES, RELU
+
+        if not LANES:
+            return None
+        plan = frozen.Plan(self.observation_shape)
+        stacks = [cast("_ResidualStack", stack) for stack in self.stacks]
+        x = plan.begin(stacks[0].conv)
+        for stack in stacks:
+            blocks = [cast("_ResidualBlock", block) for block in stack.blocks]
+            size = -(-x.height // 2), -(-x.width // 2), frozen.padded(len(stack.conv.bias))
+            pooled, positive, inner = (plan.frame(*size, blocks[0].first) for _ in range(3))
+            plan.conv(stack.conv, x, pooled, positive, frozen.POOL)
+            x = pooled
+            for block in blocks:
+                plan.conv(block.first, positive, inner, inner, RELU)
+                if stack is stacks[-1] and block is blocks[-1]:
+                    positive = plan.frame(*size, None)
+                plan.conv(block.second, inner, x, positive, ADD)
+        return plan.finish(self.dense, positive, self.latent_shape[0])
 
     def convolve(self, x: Tensor) -> Tensor:
         """Apply the stacks and the ReLU after them, and flatten."""

@@ -1,17 +1,15 @@
 """The network of MinAtar's authors, for frames of 10 x 10 cells."""
 
 import math
-from collections.abc import Callable
 from typing import cast
 
 import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812
-from numpy.typing import NDArray
 from torch import Tensor
 
 from protovalue.nets.convolutions import ConvSpec, ConvTrunk
-from protovalue.nets.encoders import Encoder
+from protovalue.nets.encoders import Encoder, Quick
 from protovalue.nets.layers import Conv, Dense, flatten, scaled
 
 MINATAR = ConvSpec(((16, 3, 1),), "VALID", 128)
@@ -40,7 +38,7 @@ class MinatarEncoder(Encoder):
         patches = np.ascontiguousarray(windows.transpose(0, 1, 3, 4, 2)).reshape(-1)
         self.register_buffer("patches", torch.from_numpy(patches.copy()), persistent=False)
 
-    def compiled(self) -> Callable[[NDArray[np.bool_]], NDArray[np.float32]] | None:
+    def compiled(self) -> Quick | None:
         """Return a forward pass that does not touch cells that are not set; None for another readout than the ReLU.
 
         And None for a subclass, whose `convolve` may be another.

@@ -4,7 +4,7 @@ The features of an observation depend on it alone, bit for bit, whatever is besi
 module brings numba.
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -86,6 +86,8 @@ forward = compiled(_forward)
 
 class Pass:
     """A forward pass by parameters that do not change any more."""
+
+    dtypes: ClassVar[tuple[type, ...]] = (np.bool_,)
 
     def __init__(self, kernel: Array, bias: Array, dense: Array, dense_bias: Array) -> None:
         """Take a kernel (3, 3, in, channels), its bias (channels,), a dense layer (H' * W' * channels, k) and (k,)."""

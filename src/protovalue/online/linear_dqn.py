@@ -72,7 +72,7 @@ class LinearDqn(Agent):
     @torch.inference_mode()
     def see(self, obs: NDArray[Any]) -> Tensor:
         """Map observations (S * E, stack, *frame_shape) to features (S, E, k): one pass for all seeds."""
-        if self._encode is not None and obs.dtype == np.bool_:
+        if self._encode is not None and obs.dtype in self._encode.dtypes:
             found = self._encode(obs)
             found *= self._factor  # float32, as mul_ below
             return torch.from_numpy(found).view(self.num_seeds, -1, found.shape[1])
