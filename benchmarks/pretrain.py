@@ -31,8 +31,12 @@ from protovalue.data.collect import collect
 from protovalue.data.config import CollectConfig
 from protovalue.data.dataset import Dataset, open_dataset
 from protovalue.data.sampler import Prefetcher, Sampler
+from protovalue.indicators.precompute import PASS_BATCH, States
 from protovalue.losses import successor_measure_loss
+from protovalue.nets.layers import planes
 from protovalue.nets.memory import keep_freed_memory
+from protovalue.nets.nature import NATURE
+from protovalue.nets.patches import find_patches
 from protovalue.presets import resolved
 from protovalue.pretrain.loop import probe_of
 from protovalue.pretrain.method_configs import PvnConfig
@@ -264,7 +268,38 @@ def indicator_pass(folder: Path) -> dict[str, float]:
         start = clock()
         indicator.rewards(obs)
         times.append(clock() - start)
-    return {"seconds": seconds, "states": ours.data.num_transitions, "batch_seconds": statistics.median(times[1:])}
+    return {
+        "seconds": seconds,
+        "states": ours.data.num_transitions,
+        "batch_seconds": statistics.median(times[1:]),
+        **shared_patches(ours.data, indicator),
+    }
+
+
+def shared_patches(data: Dataset, indicator: Any) -> dict[str, float]:
+    """Compare a batch of the pass, each different patch once for all networks, with whole images in each network."""
+    obs, networks = States(data, final=False).observations(0, PASS_BATCH), indicator.networks
+    patches = find_patches(obs, NATURE)
+
+    def whole() -> Tensor:
+        x = planes(obs, networks.observation_shape)
+        return torch.cat([module(x) for module in networks.modules_], dim=1)
+
+    times: dict[str, list[float]] = {"whole": [], "shared": []}
+    outputs = {}
+    for _ in range(3):
+        for name, function in (("whole", whole), ("shared", lambda: networks(obs))):
+            start = clock()
+            with torch.no_grad():
+                outputs[name] = function()
+            times[name].append(clock() - start)
+    torch.testing.assert_close(outputs["whole"], outputs["shared"], rtol=0, atol=1e-6)
+    seen = [len(patches.pixels), *(len(part) for part in patches.parts)]
+    places = [patches.image.numel() * count for count in (21 * 21, 11 * 11, 11 * 11)]
+    return {
+        "shared_speed": statistics.median(w / s for w, s in zip(times["whole"], times["shared"], strict=True)),
+        **{f"different_{layer}": found / all_ for layer, (found, all_) in enumerate(zip(seen, places, strict=True), 1)},
+    }
 
 
 def worker(variant: dict[str, Any]) -> None:
@@ -429,6 +464,8 @@ def one_off(folder: Path) -> dict[str, float]:
     per_state = found["seconds"] / found["states"]
     return {
         "indicator pass [states/s]": 1 / per_state,
+        "networks on shared patches / on whole images [speed]": found["shared_speed"],
+        **{f"different patches, convolution {layer} [share]": found[f"different_{layer}"] for layer in (1, 2, 3)},
         "networks on one batch, as in every step [s]": found["batch_seconds"],
         "steps to pay for the pass, per 1,000 states": 1000 * per_state / found["batch_seconds"],
         "the same for the paper's 50M states, share of its steps": PAPER_TRANSITIONS
