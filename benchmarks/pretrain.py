@@ -313,6 +313,8 @@ def worker(variant: dict[str, Any]) -> None:
     if variant.get("keep", True):
         keep_freed_memory()
     ours = Ours(folder, variant["width"], variant["tasks"], variant["batch"]) if kind == "ours" else None
+    if ours and variant.get("recompute"):
+        ours.method.encoder.recompute_activations()
     step = ours.step if ours else matmul_step() if kind == "matmul" else reference_step(folder)
     for line in sys.stdin:
         request = line.strip()
@@ -452,6 +454,28 @@ def by_width(folder: Path, rounds: int, widths: Sequence[int]) -> dict[str, floa
     return result
 
 
+def recomputing(folder: Path, width: int) -> dict[str, float]:
+    """Measure the memory that activations take, kept and computed again; what it is at the paper's batch follows.
+
+    A step's memory is what does not depend on the batch and a share for each observation: two batches give both.
+    """
+    small, large = WIDTH_BATCH // 4, WIDTH_BATCH
+    result: dict[str, float] = {}
+    for batch in (small, large):
+        variants = {name: {"width": width, "batch": batch, "recompute": name == "again"} for name in ("kept", "again")}
+        with workers(folder, variants) as running:
+            answers = in_turn(running, 2)
+            peaks = {name: one.ask("peak")["mib"] for name, one in running.items()}
+        what = f"width {width}, activations"
+        result |= {f"{what} {name}, batch {batch}, peak memory [MiB]": peak for name, peak in peaks.items()}
+        result[f"{what} again / kept, batch {batch} [time]"] = ratio(answers["again"], answers["kept"])
+    for name in ("kept", "again"):
+        first, second = (result[f"{what} {name}, batch {batch}, peak memory [MiB]"] for batch in (small, large))
+        each = (second - first) / (large - small)
+        result[f"{what} {name}, batch {BATCH}, peak memory as it follows [MiB]"] = second + (BATCH - large) * each
+    return result
+
+
 def one_off(folder: Path) -> dict[str, float]:
     """Measure the indicator pass, in a process of its own, and what it saves."""
     output = subprocess.run(
@@ -504,6 +528,7 @@ def main(quick: bool) -> None:
         if not quick:
             result |= by_tasks(atari, 5)
         result |= by_width(atari, 3, WIDTHS[:2] if quick else WIDTHS)
+        result |= recomputing(atari, WIDTHS[1] if quick else WIDTHS[-1])
         result |= minatar(breakout, 3 if quick else 7)
     result["load after"] = os.getloadavg()[0]
     seconds = "processor time" if clock is time.process_time else "time on the wall"

@@ -112,6 +112,9 @@ class DatasetWriter:
         self.path = path
         self._lock = FolderLock(path)
         self._files: dict[str, int] = {}
+        self._manifest: Manifest
+        self._counts: tuple[int, int, int, int]  # episodes, transitions, chunks, bytes of frames
+        self._counted: tuple[int, int, int, int]  # those that the manifest has
         try:
             self.manifest = self._continue(manifest, keep) if exists else manifest
             provenance = self.manifest.provenance
@@ -132,8 +135,10 @@ class DatasetWriter:
     def manifest(self) -> Manifest:
         """What the data set says about itself, with everything that was written until now."""
         if self._counts != self._counted:  # not in every episode: making one takes as long as writing a short one
-            names = ("episodes", "transitions", "chunks", "frames_bytes")
-            self._manifest = replace(self._manifest, **dict(zip(names, self._counts, strict=True)))
+            episodes, transitions, chunks, frames_bytes = self._counts
+            self._manifest = replace(
+                self._manifest, episodes=episodes, transitions=transitions, chunks=chunks, frames_bytes=frames_bytes
+            )
             self._counted = self._counts
         return self._manifest
 

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from protovalue.nets.encoders import Encoder
+from protovalue.nets.encoders import Encoder, recomputed
 from protovalue.nets.layers import Conv, Dense, flatten, max_pool, output_size, scaled
 
 
@@ -49,6 +49,11 @@ class ImpalaEncoder(Encoder):
             height, breadth = output_size(height, 3, 2, "SAME"), output_size(breadth, 3, 2, "SAME")
         self.num_features, self.latent_shape = scaled(512, width), (channels, height, breadth)
         self.dense = Dense(height * breadth * channels, self.num_features, generator)
+
+    def recompute_activations(self) -> None:
+        """Keep only what goes into each stack: one stack's activations at a time are all that the gradient needs."""
+        for stack in self.stacks:
+            stack.forward = recomputed(stack.forward)
 
     def convolve(self, x: Tensor) -> Tensor:
         """Apply the stacks and the ReLU after them, and flatten."""
