@@ -33,6 +33,7 @@ from protovalue.data.dataset import Dataset, open_dataset
 from protovalue.data.sampler import Prefetcher, Sampler
 from protovalue.indicators.precompute import PASS_BATCH, States
 from protovalue.losses import successor_measure_loss
+from protovalue.nets.encoders import make_encoder
 from protovalue.nets.layers import planes
 from protovalue.nets.memory import keep_freed_memory
 from protovalue.nets.nature import NATURE
@@ -455,24 +456,31 @@ def by_width(folder: Path, rounds: int, widths: Sequence[int]) -> dict[str, floa
 
 
 def recomputing(folder: Path, width: int) -> dict[str, float]:
-    """Measure the memory that activations take, kept and computed again; what it is at the paper's batch follows.
+    """Measure the memory that activations take, kept and computed again, and bound what it is at the paper's batch.
 
-    A step's memory is what does not depend on the batch and a share for each observation: two batches give both.
+    With a small batch, loading and Adam's first step may take more than activations do, so the line through two batches
+    can be too flat. If all but parameters, their target, gradients and Adam's moments grew with the batch, it would be
+    what is said as the most.
     """
-    small, large = WIDTH_BATCH // 4, WIDTH_BATCH
+    batches = (WIDTH_BATCH, 3 * WIDTH_BATCH)
+    encoder = make_encoder("impala", open_dataset(folder).observation_shape, width, torch.Generator())
+    fixed = 5 * 4 * sum(parameter.numel() for parameter in encoder.parameters()) / 2**20
+    del encoder
     result: dict[str, float] = {}
-    for batch in (small, large):
+    what = f"width {width}, activations"
+    for batch in batches:
         variants = {name: {"width": width, "batch": batch, "recompute": name == "again"} for name in ("kept", "again")}
         with workers(folder, variants) as running:
-            answers = in_turn(running, 2)
+            answers = in_turn(running, 1)
             peaks = {name: one.ask("peak")["mib"] for name, one in running.items()}
-        what = f"width {width}, activations"
         result |= {f"{what} {name}, batch {batch}, peak memory [MiB]": peak for name, peak in peaks.items()}
         result[f"{what} again / kept, batch {batch} [time]"] = ratio(answers["again"], answers["kept"])
     for name in ("kept", "again"):
-        first, second = (result[f"{what} {name}, batch {batch}, peak memory [MiB]"] for batch in (small, large))
-        each = (second - first) / (large - small)
-        result[f"{what} {name}, batch {BATCH}, peak memory as it follows [MiB]"] = second + (BATCH - large) * each
+        first, second = (result[f"{what} {name}, batch {batch}, peak memory [MiB]"] for batch in batches)
+        line = second + (BATCH - batches[1]) * (second - first) / (batches[1] - batches[0])
+        result[f"{what} {name}, batch {BATCH}, peak memory on the line [MiB]"] = line
+        most = fixed + (second - fixed) * BATCH / batches[1]
+        result[f"{what} {name}, batch {BATCH}, peak memory at most [MiB]"] = most
     return result
 
 
