@@ -314,8 +314,6 @@ def worker(variant: dict[str, Any]) -> None:
     if variant.get("keep", True):
         keep_freed_memory()
     ours = Ours(folder, variant["width"], variant["tasks"], variant["batch"]) if kind == "ours" else None
-    if ours and variant.get("recompute"):
-        ours.method.encoder.recompute_activations()
     step = ours.step if ours else matmul_step() if kind == "matmul" else reference_step(folder)
     for line in sys.stdin:
         request = line.strip()
@@ -455,32 +453,48 @@ def by_width(folder: Path, rounds: int, widths: Sequence[int]) -> dict[str, floa
     return result
 
 
-def recomputing(folder: Path, width: int) -> dict[str, float]:
-    """Measure the memory that activations take, kept and computed again, and bound what it is at the paper's batch.
+def encoder_memory(width: int, recompute: bool) -> dict[str, float]:
+    """Measure the features and the gradient of an encoder alone, so that its activations decide the peak."""
+    encoder = make_encoder("impala", (4, 84, 84), width, torch.Generator())
+    if recompute:
+        encoder.recompute_activations()
+    found: dict[str, float] = {}
+    for batch in (1, WIDTH_BATCH // 2, WIDTH_BATCH):  # 1: gradients are there from then on
+        Path("/proc/self/clear_refs").write_text("5")  # the peak begins again
+        start = clock()
+        encoder(torch.zeros(batch, 4, 84, 84, dtype=torch.uint8)).sum().backward()
+        found[f"seconds {batch}"] = clock() - start
+        lines = Path("/proc/self/status").read_text().splitlines()
+        found[f"peak {batch}"] = next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
+    return found
 
-    With a small batch, loading and Adam's first step may take more than activations do, so the line through two batches
-    can be too flat. If all but parameters, their target, gradients and Adam's moments grew with the batch, it would be
-    what is said as the most.
+
+def recomputing(width: int) -> dict[str, float]:
+    """Compare activations that are kept with those that are computed again, and say what the paper's network takes.
+
+    Activations grow with the width. They are measured at a small one, because at a large one the dense layer's gradient
+    hides them. Besides, a step has parameters, gradients, a target network and Adam's two moments.
     """
-    batches = (WIDTH_BATCH, 3 * WIDTH_BATCH)
-    encoder = make_encoder("impala", open_dataset(folder).observation_shape, width, torch.Generator())
-    fixed = 5 * 4 * sum(parameter.numel() for parameter in encoder.parameters()) / 2**20
-    del encoder
-    result: dict[str, float] = {}
-    what = f"width {width}, activations"
-    for batch in batches:
-        variants = {name: {"width": width, "batch": batch, "recompute": name == "again"} for name in ("kept", "again")}
-        with workers(folder, variants) as running:
-            answers = in_turn(running, 1)
-            peaks = {name: one.ask("peak")["mib"] for name, one in running.items()}
-        result |= {f"{what} {name}, batch {batch}, peak memory [MiB]": peak for name, peak in peaks.items()}
-        result[f"{what} again / kept, batch {batch} [time]"] = ratio(answers["again"], answers["kept"])
+    paper = make_encoder("impala", (4, 84, 84), WIDTHS[-1], torch.Generator())
+    parameters = sum(p.numel() for p in paper.parameters()) * 4 / 2**20
+    result, found = {}, {}
     for name in ("kept", "again"):
-        first, second = (result[f"{what} {name}, batch {batch}, peak memory [MiB]"] for batch in batches)
-        line = second + (BATCH - batches[1]) * (second - first) / (batches[1] - batches[0])
-        result[f"{what} {name}, batch {BATCH}, peak memory on the line [MiB]"] = line
-        most = fixed + (second - fixed) * BATCH / batches[1]
-        result[f"{what} {name}, batch {BATCH}, peak memory at most [MiB]"] = most
+        asked = json.dumps({"kind": "encoder", "width": width, "recompute": name == "again"})
+        # Each tensor is given back when it is freed, so that what is resident is what is in use.
+        environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536"}
+        output = subprocess.run(
+            [sys.executable, __file__, asked], check=True, stdout=subprocess.PIPE, text=True, env=environment
+        ).stdout
+        found[name] = json.loads(output.splitlines()[-1])
+        each = (found[name][f"peak {WIDTH_BATCH}"] - found[name][f"peak {WIDTH_BATCH // 2}"]) / (WIDTH_BATCH // 2)
+        what = f"width {width}, activations {name}"
+        result[f"{what}, batch {WIDTH_BATCH}, peak of the gradient [MiB]"] = found[name][f"peak {WIDTH_BATCH}"]
+        result[f"{what}, each observation [MiB]"] = each
+        result[f"activations {name}, a step of {BATCH} at width {WIDTHS[-1]}, as it follows [MiB]"] = (
+            5 * parameters + BATCH * each * WIDTHS[-1] / width
+        )
+    times = [found[name][f"seconds {WIDTH_BATCH}"] for name in ("again", "kept")]
+    result[f"width {width}, gradient, activations again / kept [time]"] = times[0] / times[1]
     return result
 
 
@@ -536,7 +550,7 @@ def main(quick: bool) -> None:
         if not quick:
             result |= by_tasks(atari, 5)
         result |= by_width(atari, 3, WIDTHS[:2] if quick else WIDTHS)
-        result |= recomputing(atari, WIDTHS[1] if quick else WIDTHS[-1])
+        result |= recomputing(WIDTHS[1])
         result |= minatar(breakout, 3 if quick else 7)
     result["load after"] = os.getloadavg()[0]
     seconds = "processor time" if clock is time.process_time else "time on the wall"
@@ -554,5 +568,8 @@ if __name__ == "__main__":  # a variant, in the process that `Worker` or `one_of
     if given["kind"] == "pass":
         keep_freed_memory()
         print(json.dumps(indicator_pass(Path(given["folder"]))), flush=True)
+        os._exit(0)
+    if given["kind"] == "encoder":
+        print(json.dumps(encoder_memory(given["width"], given["recompute"])), flush=True)
         os._exit(0)
     worker(given)

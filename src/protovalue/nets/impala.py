@@ -32,7 +32,10 @@ class _ResidualStack(nn.Module):
         self.blocks = nn.Sequential(*(_ResidualBlock(out_channels, generator) for _ in range(2)))
 
     def forward(self, x: Tensor) -> Tensor:
-        return cast("Tensor", self.blocks(max_pool(self.conv(x))))
+        return cast("Tensor", self.blocks(self.pooled(x)))
+
+    def pooled(self, x: Tensor) -> Tensor:
+        return max_pool(self.conv(x))
 
 
 class ImpalaEncoder(Encoder):
@@ -51,9 +54,15 @@ class ImpalaEncoder(Encoder):
         self.dense = Dense(height * breadth * channels, self.num_features, generator)
 
     def recompute_activations(self) -> None:
-        """Keep only what goes into each stack: one stack's activations at a time are all that the gradient needs."""
+        """Keep only what goes into each pooled convolution and into each residual block.
+
+        Whole stacks would save little: half of all activations are those of the first one.
+        """
         for stack in self.stacks:
-            stack.forward = recomputed(stack.forward)
+            assert isinstance(stack, _ResidualStack)
+            stack.pooled = recomputed(stack.pooled)  # type: ignore[assignment, method-assign]
+            for block in stack.blocks:
+                block.forward = recomputed(block.forward)
 
     def convolve(self, x: Tensor) -> Tensor:
         """Apply the stacks and the ReLU after them, and flatten."""
