@@ -32,9 +32,13 @@ from protovalue.data.collect import collect
 from protovalue.data.config import CollectConfig
 from protovalue.data.dataset import Dataset, open_dataset
 from protovalue.data.sampler import Prefetcher, Sampler
+from protovalue.indicators.precompute import PASS_BATCH, States
 from protovalue.losses import successor_measure_loss
-from protovalue.nets.layers import max_pool
+from protovalue.nets.encoders import make_encoder
+from protovalue.nets.layers import max_pool, planes
 from protovalue.nets.memory import keep_freed_memory
+from protovalue.nets.nature import NATURE
+from protovalue.nets.patches import find_patches
 from protovalue.presets import resolved
 from protovalue.pretrain.loop import probe_of
 from protovalue.pretrain.method_configs import PvnConfig
@@ -266,7 +270,38 @@ def indicator_pass(folder: Path) -> dict[str, float]:
         start = clock()
         indicator.rewards(obs)
         times.append(clock() - start)
-    return {"seconds": seconds, "states": ours.data.num_transitions, "batch_seconds": statistics.median(times[1:])}
+    return {
+        "seconds": seconds,
+        "states": ours.data.num_transitions,
+        "batch_seconds": statistics.median(times[1:]),
+        **shared_patches(ours.data, indicator),
+    }
+
+
+def shared_patches(data: Dataset, indicator: Any) -> dict[str, float]:
+    """Compare a batch of the pass, each different patch once for all networks, with whole images in each network."""
+    obs, networks = States(data, final=False).observations(0, PASS_BATCH), indicator.networks
+    patches = find_patches(obs, NATURE)
+
+    def whole() -> Tensor:
+        x = planes(obs, networks.observation_shape)
+        return torch.cat([module(x) for module in networks.modules_], dim=1)
+
+    times: dict[str, list[float]] = {"whole": [], "shared": []}
+    outputs = {}
+    for _ in range(3):
+        for name, function in (("whole", whole), ("shared", lambda: networks(obs))):
+            start = clock()
+            with torch.no_grad():
+                outputs[name] = function()
+            times[name].append(clock() - start)
+    torch.testing.assert_close(outputs["whole"], outputs["shared"], rtol=0, atol=1e-6)
+    seen = [len(patches.pixels), *(len(part) for part in patches.parts)]
+    places = [patches.image.numel() * count for count in (21 * 21, 11 * 11, 11 * 11)]
+    return {
+        "shared_speed": statistics.median(w / s for w, s in zip(times["whole"], times["shared"], strict=True)),
+        **{f"different_{layer}": found / all_ for layer, (found, all_) in enumerate(zip(seen, places, strict=True), 1)},
+    }
 
 
 def worker(variant: dict[str, Any]) -> None:
@@ -483,6 +518,51 @@ def by_width(folder: Path, rounds: int, widths: Sequence[int]) -> dict[str, floa
     return result
 
 
+def encoder_memory(width: int, recompute: bool) -> dict[str, float]:
+    """Measure the features and the gradient of an encoder alone, so that its activations decide the peak."""
+    encoder = make_encoder("impala", (4, 84, 84), width, torch.Generator())
+    if recompute:
+        encoder.recompute_activations()
+    found: dict[str, float] = {}
+    for batch in (1, WIDTH_BATCH // 2, WIDTH_BATCH):  # 1: gradients are there from then on
+        Path("/proc/self/clear_refs").write_text("5")  # the peak begins again
+        start = clock()
+        encoder(torch.zeros(batch, 4, 84, 84, dtype=torch.uint8)).sum().backward()
+        found[f"seconds {batch}"] = clock() - start
+        lines = Path("/proc/self/status").read_text().splitlines()
+        found[f"peak {batch}"] = next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
+    return found
+
+
+def recomputing(width: int) -> dict[str, float]:
+    """Compare activations that are kept with those that are computed again, and say what the paper's network takes.
+
+    Activations grow with the width. They are measured at a small one, because at a large one the dense layer's gradient
+    hides them. Besides, a step has parameters, gradients, a target network and Adam's two moments.
+    """
+    paper = make_encoder("impala", (4, 84, 84), WIDTHS[-1], torch.Generator())
+    parameters = sum(p.numel() for p in paper.parameters()) * 4 / 2**20
+    result, found = {}, {}
+    for name in ("kept", "again"):
+        asked = json.dumps({"kind": "encoder", "width": width, "recompute": name == "again"})
+        # Each tensor is given back when it is freed, so that what is resident is what is in use.
+        environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536"}
+        output = subprocess.run(
+            [sys.executable, __file__, asked], check=True, stdout=subprocess.PIPE, text=True, env=environment
+        ).stdout
+        found[name] = json.loads(output.splitlines()[-1])
+        each = (found[name][f"peak {WIDTH_BATCH}"] - found[name][f"peak {WIDTH_BATCH // 2}"]) / (WIDTH_BATCH // 2)
+        what = f"width {width}, activations {name}"
+        result[f"{what}, batch {WIDTH_BATCH}, peak of the gradient [MiB]"] = found[name][f"peak {WIDTH_BATCH}"]
+        result[f"{what}, each observation [MiB]"] = each
+        result[f"activations {name}, a step of {BATCH} at width {WIDTHS[-1]}, as it follows [MiB]"] = (
+            5 * parameters + BATCH * each * WIDTHS[-1] / width
+        )
+    times = [found[name][f"seconds {WIDTH_BATCH}"] for name in ("again", "kept")]
+    result[f"width {width}, gradient, activations again / kept [time]"] = times[0] / times[1]
+    return result
+
+
 def one_off(folder: Path) -> dict[str, float]:
     """Measure the indicator pass, in a process of its own, and what it saves."""
     output = subprocess.run(
@@ -495,6 +575,8 @@ def one_off(folder: Path) -> dict[str, float]:
     per_state = found["seconds"] / found["states"]
     return {
         "indicator pass [states/s]": 1 / per_state,
+        "networks on shared patches / on whole images [speed]": found["shared_speed"],
+        **{f"different patches, convolution {layer} [share]": found[f"different_{layer}"] for layer in (1, 2, 3)},
         "networks on one batch, as in every step [s]": found["batch_seconds"],
         "steps to pay for the pass, per 1,000 states": 1000 * per_state / found["batch_seconds"],
         "the same for the paper's 50M states, share of its steps": PAPER_TRANSITIONS
@@ -534,6 +616,7 @@ def main(quick: bool) -> None:
         if not quick:
             result |= by_tasks(atari, 5)
         result |= by_width(atari, 3, WIDTHS[:2] if quick else WIDTHS)
+        result |= recomputing(WIDTHS[1])
         result |= minatar(breakout, 3 if quick else 7)
     result["load after"] = os.getloadavg()[0]
     seconds = "processor time" if clock is time.process_time else "time on the wall"
@@ -551,5 +634,8 @@ if __name__ == "__main__":  # a variant, in the process that `Worker` or `one_of
     if given["kind"] == "pass":
         keep_freed_memory()
         print(json.dumps(indicator_pass(Path(given["folder"]))), flush=True)
+        os._exit(0)
+    if given["kind"] == "encoder":
+        print(json.dumps(encoder_memory(given["width"], given["recompute"])), flush=True)
         os._exit(0)
     worker(given)

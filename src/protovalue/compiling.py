@@ -14,6 +14,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 # records: change it with every change of their formulas or of the order of their sums.
 VERSION = "2"  # 2: Impala and Nature encoders, too
 
+# The same for random networks on large frames (`nets/patches.py`), and so for the rewards that are made of them. It is
+# also part of the name of such rewards in the cache.
+PATCHES = "1"
+
 
 def compiled(function: F, sources: Iterable[Path] = (), **options: Any) -> F:
     """Compile a function when it is first called, or load what an earlier process compiled.

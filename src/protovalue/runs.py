@@ -22,6 +22,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from protovalue import __version__
+from protovalue.compiling import PATCHES
 from protovalue.compiling import VERSION as COMPILED
 from protovalue.envs.minatar_games import VERSION as MINATAR_GAMES
 from protovalue.errors import UserError
@@ -69,7 +70,7 @@ def config_fields(config: Any) -> dict[str, Any]:
 def versions() -> dict[str, str]:
     """Return the exact versions that this process runs with."""
     installed = {name: metadata.version(name) for name in _PACKAGES}
-    own = {"protovalue": __version__, "minatar": MINATAR_GAMES, "compiled": COMPILED}
+    own = {"protovalue": __version__, "minatar": MINATAR_GAMES, "compiled": COMPILED, "patches": PATCHES}
     return {"python": platform.python_version(), **own, **installed}
 
 

@@ -147,6 +147,15 @@ def test_computed_once_and_shared_but_not_with_another_specification(
             cumulants(data, other, tmp_path, quiet=True)
 
 
+def test_cumulants_of_large_frames_are_not_shared_between_ways_to_compute_them(
+    data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number, large in enumerate((False, True), 1):
+        monkeypatch.setattr("protovalue.indicators.cumulants.by_patches", lambda shape, large=large: large)
+        cumulants(data, CumulantSpec(3, 0), tmp_path, quiet=True)
+        assert len(list(tmp_path.iterdir())) == number
+
+
 def test_an_interrupted_pass_continues(data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = cumulants(data, SPEC, tmp_path / "whole", quiet=True)
     real, calls = RandomNetworks.forward, []

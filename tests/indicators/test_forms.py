@@ -30,7 +30,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
 
 def test_keys_of_caches_stay_as_they_are() -> None:
     """Of the cache's format 2; a choice that is not made, of network and output, is not in them."""
-    data: Any = SimpleNamespace(checksum="c" * 64, stack=4)
+    data: Any = SimpleNamespace(checksum="c" * 64, stack=4, observation_shape=(4, 10, 10, 4))
     keys = {
         IndicatorSpec("rni", 100, 0.01, 3, normalize=True): "17d6694eb4d358c55ba69f3c9b3a8ed7",
         IndicatorSpec("rni", 10, 0.1, 0, "sgd", 500, False, 3): "f9868965aa2ac43a4e0c7cda5ec9b17d",

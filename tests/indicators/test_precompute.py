@@ -8,6 +8,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -99,6 +100,23 @@ def test_the_key_knows_the_steps_of_regression_only_where_there_is_one(data: Any
 
     assert len(set(keys("exact"))) == 1
     assert len(set(keys("sgd"))) == 2
+
+
+def test_the_key_knows_how_random_networks_of_large_frames_are_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their last bits change with it; those of MinAtar's frames, and what does not come from them, do not."""
+
+    def keys(shape: tuple[int, ...]) -> list[str]:
+        data: Any = SimpleNamespace(checksum="abc", stack=1, observation_shape=shape)
+        return [precompute.cache_key(data, IndicatorSpec(indicator, 100, 0.05, 0)) for indicator in ("rni", "hash")]
+
+    small, large = keys((1, 10, 10, 4)), keys((1, 84, 84))
+    assert small[0] == "e7ad91ab0b48aac68c3e5e8038c11204"  # of before there was another way for large ones
+    assert large[0] != small[0]
+    assert large[1] == small[1]  # the shape itself is in the checksum of the data
+    monkeypatch.setattr("protovalue.indicators.precompute.PATCHES", "2")
+    assert keys((1, 10, 10, 4)) == small
+    assert keys((1, 84, 84))[0] != large[0]
+    assert keys((1, 84, 84))[1] == large[1]
 
 
 def test_ten_tasks_share_a_network_unless_told_otherwise(data: Any) -> None:

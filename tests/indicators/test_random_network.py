@@ -1,6 +1,7 @@
 """Random network indicators: their networks against the layers they are made of, modules, normalisation, thresholds."""
 
 import json
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +12,8 @@ from protovalue.errors import UserError
 from protovalue.indicators.registry import indicator_from_config, make_indicator
 from protovalue.indicators.rni import RandomNetworkIndicator, RandomNetworks
 from protovalue.nets import layers
+from protovalue.nets.nature import NATURE
+from protovalue.nets.patches import find_patches
 from tests.nets.by_hand import Array, Parameters, dense, image_of, latents, relu
 
 BREAKOUT = (1, 10, 10, 4)
@@ -121,6 +124,22 @@ def test_normalisation_is_per_channel_of_a_frame() -> None:
         np.testing.assert_allclose(networks(obs)[row].numpy(), by_hand(networks, image, "minatar"), rtol=1e-4)
     assert networks.normalized
     assert not RandomNetworks(shape, 10, generator()).normalized
+
+
+@pytest.mark.parametrize("normalized", [False, True])
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.bool])
+def test_large_frames_that_hardly_change_give_what_each_gives_alone(normalized: bool, dtype: torch.dtype) -> None:
+    """The padding is zero after the normalisation, a black pixel is not."""
+    obs = torch.zeros(12, 2, 40, 37, dtype=dtype)
+    obs[:, :, 5] = 1
+    for row in range(12):
+        obs[row, row % 2, 20, row // 4] = 1
+    options: Any = {"channel_mean": [0.3], "channel_std": [0.5]} if normalized else {}
+    networks = with_biases(RandomNetworks((2, 40, 37), 13, generator(), **options))
+    assert find_patches(obs, NATURE).repeated
+    for row, scores in enumerate(networks(obs)):
+        image = (image_of(obs[row]) - 0.3) / 0.5 if normalized else image_of(obs[row])
+        np.testing.assert_allclose(scores.numpy(), by_hand(networks, image, "nature"), rtol=1e-4, atol=1e-6)
 
 
 def test_the_bias_is_minus_the_threshold() -> None:

@@ -1,6 +1,7 @@
 """Encoders: sizes by hand, a forward pass against layer rules written out in NumPy, initialisation, gradients."""
 
 import math
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -201,6 +202,58 @@ def test_gradients_agree_with_finite_differences(name: str, shape: tuple[int, ..
                 value.add_(gradient, alpha=factor)
             values.append(float(encoder(obs).double().square().sum()))
     assert length == pytest.approx((values[0] - values[1]) / 0.02, rel=0.01)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize(("name", "shape"), [("impala", (2, 13, 16)), ("nature", (2, 36, 38)), ("minatar", BREAKOUT)])
+def test_activations_that_are_computed_again_give_the_same_bits(
+    name: str, shape: tuple[int, ...], precision: Literal["float32", "bfloat16"]
+) -> None:
+    obs = torch.randint(256, (3, *shape), dtype=torch.uint8, generator=generator(1))
+
+    def gradients(again: bool) -> list[torch.Tensor]:
+        encoder = make_encoder(name, shape, 1, generator())
+        encoder.precision = precision
+        if again:
+            encoder.recompute_activations()
+        features = encoder(obs)
+        features.square().sum().backward()
+        return [features.detach(), *(p.grad for p in encoder.parameters() if p.grad is not None)]
+
+    for found, expected in zip(gradients(True), gradients(False), strict=True):
+        assert torch.equal(found, expected)
+
+
+def test_of_each_block_only_what_goes_in_is_kept() -> None:
+    """16 x 16 pixels in 2 channels, pooled to 8, 4 and 2, by hand; parameters are there anyway.
+
+    All of it: a stack's input and convolved input; with them pooling's places (8 bytes each) and output; in each of
+    two blocks two ReLUs and two convolutions' inputs, which are the same.
+    """
+
+    def kept(again: bool) -> int:
+        encoder = make_encoder("impala", (2, 16, 16), 1, generator())
+        if again:
+            encoder.recompute_activations()
+        own = {p.data_ptr() for p in encoder.parameters()}
+        found: dict[int, int] = {}
+
+        def pack(tensor: torch.Tensor) -> torch.Tensor:
+            if tensor.data_ptr() not in own:
+                found[tensor.data_ptr()] = tensor.numel() * tensor.element_size()
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            features = encoder(torch.zeros(1, 2, 16, 16, dtype=torch.uint8))
+        assert features.requires_grad
+        return sum(found.values())
+
+    inputs = 4 * (2 * 16 * 16 + 16 * 8 * 8 + 32 * 4 * 4)
+    ends = 4 * (32 * 2 * 2 + 512)  # what goes into the dense layer and what comes out of it
+    pooled = 16 * 8 * 8 + 32 * 4 * 4 + 32 * 2 * 2
+    assert kept(again=True) == inputs + ends + 2 * 4 * pooled  # two blocks in each stack
+    convolved = 4 * (16 * 16 * 16 + 32 * 8 * 8 + 32 * 4 * 4)
+    assert kept(again=False) == inputs + ends + convolved + 8 * pooled + 4 * 4 * pooled
 
 
 def test_bad_shapes_and_names_are_named() -> None:

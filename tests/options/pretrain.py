@@ -113,6 +113,25 @@ def _compile(method: str) -> Check:
     return check
 
 
+def _recompute(method: str) -> Check:
+    def check(world: World) -> None:
+        again: list[Encoder] = []
+        real = Encoder.recompute_activations
+
+        def noted(self: Encoder) -> None:
+            again.append(self)
+            real(self)
+
+        world.patch.setattr(Encoder, "recompute_activations", noted)
+        plain = weights(world.good(base(method)))
+        assert not again
+        assert weights(world.good(f"{base(method)} --recompute-activations")) == plain
+        assert len(again) == 1
+        refused(f"{base(method)} --recompute-activations --compile", "--recompute-activations: found it with")(world)
+
+    return check
+
+
 def _cache(method: str) -> Check:
     def check(world: World) -> None:
         ran = world.good(f"{base(method)} --cache {{out}}-cache")
@@ -173,6 +192,7 @@ def shared(method: str) -> dict[str, Check]:
         "adam_epsilon": more(method, "--adam-epsilon 0.1"),
         "precision": more(method, "--precision bfloat16"),
         "compile": _compile(method),
+        "recompute_activations": _recompute(method),
         "memory": _memory(method),
         "log_every": differ(own, f"{own} --log-every 2", logged),
         "checkpoint_every": differ(own, f"{own} --checkpoint-every 2", checkpoints),
@@ -180,7 +200,13 @@ def shared(method: str) -> dict[str, Check]:
     if method == "spr":
         training["compile"] = refused(f"{own} --compile", "--compile: found it with --method spr")
     if not learns:
-        given = {"learning_rate": "1e-3", "adam_epsilon": "1e-3", "precision": "bfloat16", "compile": ""}
+        given = {
+            "learning_rate": "1e-3",
+            "adam_epsilon": "1e-3",
+            "precision": "bfloat16",
+            "compile": "",
+            "recompute_activations": "",
+        }
         training = {
             name: refused(f"{own} --{name.replace('_', '-')} {given.get(name, '3')}", NOTHING_LEARNED)
             for name in training

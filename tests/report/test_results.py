@@ -414,6 +414,29 @@ def test_agents_of_before_they_were_compiled_are_not_mixed_with_those_of_today(t
         assert read_results([tmp_path / kind]).methods == expected
 
 
+@pytest.mark.parametrize(
+    ("config", "told"),
+    [
+        ({"method": "pvn", "indicator": "rni", "architecture": "impala"}, True),
+        ({"method": "cumulants", "architecture": "nature"}, True),
+        ({"method": "pvn", "indicator": "hash", "architecture": "impala"}, False),
+        ({"method": "pvn", "indicator": "rni", "architecture": "minatar"}, False),
+        ({"method": "bc", "architecture": "impala"}, False),
+    ],
+)
+def test_random_networks_on_large_frames_of_before_are_not_mixed_with_those_of_today(
+    tmp_path: Path, config: dict[str, str], told: bool
+) -> None:
+    """The last bits of their scores differ; small frames', and what was not learned from them, do not."""
+    for seed, versions in enumerate((made.VERSIONS, {**made.VERSIONS, "patches": "1"})):
+        encoder = made.encoder(tmp_path / f"pretrain/{seed}", seed=seed)
+        fields = {"config": {"kind": "pretrain", **config}, "versions": [versions]}
+        write_json(encoder / "config.json", {"format": "protovalue run", "version": 2, **fields})
+        made.run(tmp_path / f"online/{seed}", ENV, [1.0], encoder)
+    expected = ("pvn, pretrained with patches 1", "pvn, pretrained with patches none") if told else ("pvn",)
+    assert read_results([tmp_path]).methods == expected
+
+
 def test_versions_that_a_study_mixes_are_refused(tmp_path: Path) -> None:
     _, folder = a_study(tmp_path)
     path = folder / "online/pvn-1/config.json"

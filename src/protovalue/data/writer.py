@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import struct
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -19,6 +20,8 @@ from protovalue.errors import UserError
 from protovalue.files import FolderLock, check_place, open_file, truncate, write_all
 
 _FILES = (fmt.FRAMES, fmt.CHUNKS, fmt.ACTIONS, fmt.REWARDS, fmt.EPISODES)  # an episode's record is written last
+_CHUNK, _EPISODE, _CRC = struct.Struct("<QII"), struct.Struct("<QQQdIIiIIII"), struct.Struct("<I")
+"""`fmt.CHUNK`; `fmt.EPISODE` but for its checksum, and that. NumPy's records take several times as long to make."""
 COMMIT_EVERY = 10.0  # seconds between fsyncs: what a power failure can cost; a killed process costs nothing complete
 
 
@@ -27,9 +30,8 @@ class EpisodeBuffer:
 
     def __init__(self, writer: "DatasetWriter", first_frame: NDArray[Any], iteration: int = -1) -> None:
         self._writer, self._iteration = writer, iteration
-        self._codec = writer.manifest.codec
-        size = writer.manifest.chunk_frames
-        self._chunk = np.empty((size, *writer.manifest.frame_shape), writer.manifest.frame_dtype)
+        self._codec = writer.codec
+        self._chunk = np.empty(writer.chunk_shape, writer.codec.frame_dtype)
         self._filled = 0
         self._chunks: list[bytes] = []
         self._actions: list[int] = []
@@ -110,12 +112,17 @@ class DatasetWriter:
         self.path = path
         self._lock = FolderLock(path)
         self._files: dict[str, int] = {}
+        self._manifest: Manifest
+        self._counts: tuple[int, int, int, int]  # episodes, transitions, chunks, bytes of frames
+        self._counted: tuple[int, int, int, int]  # those that the manifest has
         try:
             self.manifest = self._continue(manifest, keep) if exists else manifest
             provenance = self.manifest.provenance
             if not provenance or any(provenance[-1].get(name) != value for name, value in source.items()):
                 provenance = [*provenance, {**source, "first_episode": self.manifest.episodes}]
             self.manifest = replace(self.manifest, complete=False, provenance=provenance)
+            self.codec = self.manifest.codec
+            self.chunk_shape = (self.manifest.chunk_frames, *self.manifest.frame_shape)
             for name in _FILES:
                 self._files[name] = open_file(path / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
             self._digest = hashlib.sha256((path / fmt.EPISODES).read_bytes())
@@ -123,6 +130,24 @@ class DatasetWriter:
         except BaseException:
             self._release()
             raise
+
+    @property
+    def manifest(self) -> Manifest:
+        """What the data set says about itself, with everything that was written until now."""
+        if self._counts != self._counted:  # not in every episode: making one takes as long as writing a short one
+            episodes, transitions, chunks, frames_bytes = self._counts
+            self._manifest = replace(
+                self._manifest, episodes=episodes, transitions=transitions, chunks=chunks, frames_bytes=frames_bytes
+            )
+            self._counted = self._counts
+        return self._manifest
+
+    @manifest.setter
+    def manifest(self, manifest: Manifest) -> None:
+        self._manifest = manifest
+        self._counts = (manifest.episodes, manifest.transitions, manifest.chunks, manifest.frames_bytes)
+        self._counted = self._counts
+        self._source = len(manifest.provenance) - 1
 
     def begin(self, first_frame: NDArray[Any], iteration: int = -1) -> EpisodeBuffer:
         """Start recording an episode at its first frame."""
@@ -158,40 +183,38 @@ class DatasetWriter:
         iteration: int,
     ) -> None:
         """Write one whole episode. Its record goes last: without it, the rest counts as not written."""
-        manifest = self.manifest
-        sizes = np.array([len(chunk) for chunk in chunks], np.uint64)
-        index = np.zeros(len(chunks), fmt.CHUNK)
-        index["offset"] = manifest.frames_bytes + np.cumsum(sizes) - sizes
-        index["size"] = sizes
-        index["crc"] = [fmt.crc32(chunk) for chunk in chunks]
-        record = np.zeros(1, fmt.EPISODE)
-        record["first_transition"], record["length"] = manifest.transitions, len(actions)
-        record["first_chunk"], record["frames_end"] = manifest.chunks, manifest.frames_bytes + int(sizes.sum())
-        record["episode_return"] = rewards.sum(dtype=np.float64)
-        record["source"], record["checkpoint"], record["end"] = len(manifest.provenance) - 1, iteration, end
-        record["crc_actions"], record["crc_rewards"] = fmt.crc32(actions.tobytes()), fmt.crc32(rewards.tobytes())
-        record["crc_chunks"] = fmt.crc32(index.tobytes())
-        record["crc"] = fmt.crc32(record.tobytes()[:-4])
+        episodes, transitions, first_chunk, offset = self._counts
+        index = b""
+        for chunk in chunks:
+            index += _CHUNK.pack(offset, len(chunk), fmt.crc32(chunk))
+            offset += len(chunk)
         parts = {
             fmt.FRAMES: b"".join(chunks),
-            fmt.CHUNKS: index.tobytes(),
+            fmt.CHUNKS: index,
             fmt.ACTIONS: actions.tobytes(),
             fmt.REWARDS: rewards.tobytes(),
-            fmt.EPISODES: record.tobytes(),
         }
+        record = _EPISODE.pack(
+            transitions,
+            first_chunk,
+            offset,
+            rewards.sum(dtype=np.float64),
+            len(actions),
+            self._source,
+            iteration,
+            end,
+            fmt.crc32(parts[fmt.ACTIONS]),
+            fmt.crc32(parts[fmt.REWARDS]),
+            fmt.crc32(index),
+        )
+        parts[fmt.EPISODES] = record + _CRC.pack(fmt.crc32(record))
         try:
             for name, data in parts.items():
                 write_all(self._files[name], data)
         except OSError as error:
             raise self._cannot_write(name, error) from error
         self._digest.update(parts[fmt.EPISODES])
-        self.manifest = replace(
-            manifest,
-            episodes=manifest.episodes + 1,
-            transitions=manifest.transitions + len(actions),
-            chunks=manifest.chunks + len(chunks),
-            frames_bytes=int(record["frames_end"][0]),
-        )
+        self._counts = (episodes + 1, transitions + len(actions), first_chunk + len(chunks), offset)
         if time.monotonic() - self._committed > COMMIT_EVERY:
             self.commit()
 

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from protovalue.compiling import PATCHES
 from protovalue.data.dataset import Dataset
 from protovalue.errors import UserError
 from protovalue.files import size_and_crc
@@ -27,7 +28,7 @@ from protovalue.indicators.precompute import (
     save_indicator,
     sums_of,
 )
-from protovalue.indicators.rni import RandomNetworkIndicator
+from protovalue.indicators.rni import RandomNetworkIndicator, by_patches
 
 log = logging.getLogger(__name__)
 
@@ -81,6 +82,8 @@ def cumulants(
 ) -> Cumulants:
     """Return the cumulants of a data set, from the cache or computed now; an interrupted computation continues."""
     fields = {"format": FORMAT, "data": data.checksum, "stack": data.stack, **asdict(spec)}
+    if by_patches(data.observation_shape):
+        fields["patches"] = PATCHES
     key = hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()[:32]
     found = computed_once(
         cache,

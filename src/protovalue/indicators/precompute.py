@@ -19,6 +19,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from protovalue.caches import PARTIAL, default_cache, size_text
+from protovalue.compiling import PATCHES
 from protovalue.data.dataset import Dataset
 from protovalue.errors import UserError
 from protovalue.files import (
@@ -33,6 +34,7 @@ from protovalue.files import (
 )
 from protovalue.indicators.base import Indicator
 from protovalue.indicators.registry import indicator_from_config, make_indicator
+from protovalue.indicators.rni import by_patches
 from protovalue.indicators.threshold import exact_thresholds, proportion_warnings, sgd_thresholds
 from protovalue.progress import ProgressBar, say
 from protovalue.randomness import Purpose, generator_at, torch_generator
@@ -102,6 +104,8 @@ def cache_key(data: Dataset, spec: IndicatorSpec) -> str:
     for name, usual in (("network", "dqn"), ("output", "linear"), ("options", None)):
         if fields[name] == usual:
             del fields[name]
+    if spec.indicator == "rni" and by_patches(data.observation_shape):
+        fields["patches"] = PATCHES
     if is_file(spec.indicator):  # a user's indicator: its code counts, not its place
         fields["indicator"] = f"{checksum([spec.indicator])} {name_of(spec.indicator)}"
     return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()[:32]

@@ -9,9 +9,16 @@ from torch import Tensor, nn
 from protovalue.errors import UserError
 from protovalue.indicators.base import Indicator
 from protovalue.nets.convolutions import ConvTrunk
-from protovalue.nets.layers import Dense, ObservationShapeError, check_observation_shape, planes
+from protovalue.nets.layers import (
+    Dense,
+    ObservationShapeError,
+    check_observation_shape,
+    check_observations,
+    planes,
+)
 from protovalue.nets.minatar import MINATAR
 from protovalue.nets.nature import NATURE
+from protovalue.nets.patches import Patches, convolved, find_patches
 
 NATURE_SIZE = 36
 """Frames of at least this height and width get the Nature-DQN network, smaller ones MinAtar's [pixels].
@@ -57,11 +64,23 @@ class _Module(nn.Module):
         self.omega = Dense(spec.features if hidden else units, outputs, generator)
 
     def forward(self, x: Tensor) -> Tensor:
-        g1 = self.trunk(x)
+        return self._outputs(self.trunk(x))
+
+    def of_patches(self, patches: Patches, x: Tensor) -> Tensor:
+        """Return the outputs on the different ones of some images, given their different patches as input."""
+        return self._outputs(convolved(self.trunk, patches, x))
+
+    def _outputs(self, g1: Tensor) -> Tensor:
         if self.hidden is not None:
             g1 = F.relu_(self.hidden(g1))
         outputs = cast("Tensor", self.omega(g1))
         return F.relu_(outputs) if self.relu else outputs
+
+
+def by_patches(observation_shape: tuple[int, ...], device: str = "cpu") -> bool:
+    """Say whether the convolutions of such observations are computed patch by patch, as `nets.patches` does."""
+    _, height, width, _ = check_observation_shape(observation_shape)
+    return min(height, width) >= NATURE_SIZE and device == "cpu"
 
 
 class RandomNetworks(nn.Module):
@@ -71,7 +90,7 @@ class RandomNetworks(nn.Module):
     kernels, zero biases and up to `tasks_per_module` outputs; the last module has fewer if m asks for it.
 
     Modules are evaluated one after another: on a CPU grouped convolutions over all of them were slower at 84 x 84, and
-    one shared first convolution slower at 10 x 10.
+    one shared first convolution slower at 10 x 10. What they share on large frames is which patches are the same.
 
     Args:
         observation_shape: (stack, H, W) or (stack, H, W, C).
@@ -131,10 +150,21 @@ class RandomNetworks(nn.Module):
 
     def forward(self, obs: Tensor) -> Tensor:
         """Map observations (N, *observation_shape), uint8 or bool, to (N, m), float32."""
-        x = planes(obs, self.observation_shape)
+        check_observations(obs, self.observation_shape)
+        if by_patches(self.observation_shape, obs.device.type):
+            patches = find_patches(obs, NATURE)
+            if patches.repeated:
+                x = self._input(patches.pixels) * patches.inside
+                rows = [cast("_Module", module).of_patches(patches, x) for module in self.modules_]
+                return torch.cat(rows, dim=1)[patches.image]
+        x = self._input(obs)
+        return torch.cat([module(x) for module in self.modules_], dim=1)
+
+    def _input(self, obs: Tensor) -> Tensor:
+        x = planes(obs, tuple(obs.shape[1:]))
         if self.normalized:
             x.sub_(self.channel_mean[:, None, None]).div_(self.channel_std[:, None, None])
-        return torch.cat([module(x) for module in self.modules_], dim=1)
+        return x
 
 
 class RandomNetworkIndicator(Indicator):

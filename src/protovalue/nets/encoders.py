@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from protovalue.errors import UserError
 from protovalue.nets.layers import Dense, ObservationShapeError, check_observation_shape, planes, renormalize
@@ -29,6 +30,15 @@ class Quick(Protocol):
 
     def __call__(self, obs: NDArray[Any]) -> NDArray[np.float32]:
         """Map observations (N, stack, H, W[, C]) to features (N, num_features)."""
+
+
+def recomputed(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """Return the same function, of which nothing but its argument is kept for the backward pass."""
+
+    def call(x: Tensor) -> Tensor:
+        return cast("Tensor", checkpoint(function, x, use_reentrant=False))
+
+    return call
 
 
 class Encoder(nn.Module):
@@ -85,6 +95,14 @@ class Encoder(nn.Module):
         To rounding it is `forward`; the features of an observation do not depend on the others in a batch.
         """
         return None
+
+    def recompute_activations(self) -> None:
+        """Keep no activations of the convolutions for the backward pass, which computes them again: to the same bits.
+
+        It is for a network that is trained from now on: a copy that is made later would compute with this one's
+        parameters.
+        """
+        self.convolve = recomputed(self.convolve)  # type: ignore[assignment, method-assign]
 
     def convolve(self, x: Tensor) -> Tensor:
         """Map (N, stack * C, H, W) in [0, 1] to the input of the dense layer, flattened."""

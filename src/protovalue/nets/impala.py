@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from protovalue.nets.encoders import Encoder, Quick
+from protovalue.nets.encoders import Encoder, Quick, recomputed
 from protovalue.nets.layers import Conv, Dense, flatten, max_pool, output_size, scaled
 
 
@@ -32,7 +32,10 @@ class _ResidualStack(nn.Module):
         self.blocks = nn.Sequential(*(_ResidualBlock(out_channels, generator) for _ in range(2)))
 
     def forward(self, x: Tensor) -> Tensor:
-        return cast("Tensor", self.blocks(max_pool(self.conv(x))))
+        return cast("Tensor", self.blocks(self.pooled(x)))
+
+    def pooled(self, x: Tensor) -> Tensor:
+        return max_pool(self.conv(x))
 
 
 class ImpalaEncoder(Encoder):
@@ -77,6 +80,17 @@ class ImpalaEncoder(Encoder):
                     positive = plan.frame(*size, None)
                 plan.conv(block.second, inner, x, positive, ADD)
         return plan.finish(self.dense, positive, self.latent_shape[0])
+
+    def recompute_activations(self) -> None:
+        """Keep only what goes into each pooled convolution and into each residual block.
+
+        Whole stacks would save little: half of all activations are those of the first one.
+        """
+        for stack in self.stacks:
+            assert isinstance(stack, _ResidualStack)
+            stack.pooled = recomputed(stack.pooled)  # type: ignore[assignment, method-assign]
+            for block in stack.blocks:
+                block.forward = recomputed(block.forward)
 
     def convolve(self, x: Tensor) -> Tensor:
         """Apply the stacks and the ReLU after them, and flatten."""

@@ -121,16 +121,21 @@ def check_observation_shape(shape: tuple[int, ...]) -> tuple[int, int, int, int]
     return stack, height, width, shape[3] if len(shape) == 4 else 1
 
 
+def check_observations(obs: Tensor, observation_shape: tuple[int, ...]) -> None:
+    """Refuse observations of another shape than (N, *observation_shape), or neither uint8 nor bool."""
+    if obs.shape[1:] != observation_shape:
+        raise UserError(f"observations: found shape {tuple(obs.shape[1:])}, expected {tuple(observation_shape)}")
+    if obs.dtype not in (torch.uint8, torch.bool):
+        raise UserError(f"observations: found {obs.dtype}, expected torch.uint8 or torch.bool")
+
+
 def planes(obs: Tensor, observation_shape: tuple[int, ...]) -> Tensor:
     """Turn stored observations into a network's input: the one place where pixels are scaled.
 
     (N, stack, H, W) or (N, stack, H, W, C), uint8 or bool, becomes (N, stack * C, H, W) float32 in [0, 1] in
     channels-last memory; uint8 is divided by 255. Channel s * C + c is channel c of frame s.
     """
-    if obs.shape[1:] != observation_shape:
-        raise UserError(f"observations: found shape {tuple(obs.shape[1:])}, expected {tuple(observation_shape)}")
-    if obs.dtype not in (torch.uint8, torch.bool):
-        raise UserError(f"observations: found {obs.dtype}, expected torch.uint8 or torch.bool")
+    check_observations(obs, observation_shape)
     if obs.dim() == 5:
         count, stack, height, width, channels = obs.shape
         # (N, S, H, W, C) -> (N, H, W, S * C) in memory; a view of the input when S = 1 -> (N, S * C, H, W)

@@ -23,6 +23,7 @@ from protovalue.config import (
     USUAL,
     WIDTH,
     Settings,
+    require,
 )
 from protovalue.own_options import OwnOptions
 from protovalue.presets import PRETRAIN, Presets
@@ -68,6 +69,8 @@ class PretrainConfig(Settings):
     """Arithmetic of the network; auto is bfloat16 on CUDA and float32 on a CPU."""
     compile: Annotated[bool, RESULT, TRAINING] = False
     """Compile the network with torch.compile."""
+    recompute_activations: Annotated[bool, MACHINE, TRAINING] = False
+    """Take less memory and more time: compute activations again for the gradient (activation checkpointing)."""
     threads: Annotated[int | None, THREADS, THREAD_COUNT] = None
     """CPU threads; by default as many as pay for the size of the network and its batch."""
     memory: Annotated[int, MACHINE, COUNT, TRAINING] = 2048
@@ -76,6 +79,11 @@ class PretrainConfig(Settings):
     """Steps between log lines."""
     checkpoint_every: Annotated[int, MACHINE, COUNT, TRAINING] = 1000
     """Steps between checkpoints."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        good = not (self.recompute_activations and self.compile)
+        require(good, "--recompute-activations", "it with --compile", "one of them")
 
     @classmethod
     def others(cls) -> Mapping[str, type[Settings]]:

@@ -59,6 +59,8 @@ class Trainer:
         method, config = self.method, self.method.config
         if config.compile:
             method.encoder.compile()
+        if config.recompute_activations:
+            method.encoder.recompute_activations()
         budget = config.memory << 20
         method.data.load(budget // 2)
         prefetch = Prefetcher(method.sample, range(self.taken, self.steps), method.sample_bytes(), budget // 2)

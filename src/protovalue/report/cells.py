@@ -277,7 +277,15 @@ def _versions(recorded: Mapping[str, Any], env: str) -> dict[str, str]:
     found = {name: dict.fromkeys(one[name] for one in recorded["versions"] if name in one) for name in names}
     if recorded["config"].get("kind") in ("online", DQN):  # agents, once computed by PyTorch alone
         found["compiled"] = dict.fromkeys(one.get("compiled", "none") for one in recorded["versions"])
+    if _has_random_networks(recorded["config"]):  # once convolved by PyTorch alone
+        found["patches"] = dict.fromkeys(one.get("patches", "none") for one in recorded["versions"])
     return {name: THEN.join(versions) for name, versions in found.items() if versions}
+
+
+def _has_random_networks(config: Mapping[str, Any]) -> bool:
+    """Say whether a run learned from random networks on frames that may be large: not from those of MinAtar."""
+    learned = config.get("indicator") == "rni" if config.get("method") == "pvn" else config.get("method") == "cumulants"
+    return learned and config.get("architecture") != "minatar"
 
 
 def _about(encoder: str) -> dict[str, Any]:
