@@ -15,6 +15,7 @@ from protovalue.files import read_json
 from protovalue.nets.encoders import make_encoder
 from protovalue.pretrain import loop
 from protovalue.report import command as report_command
+from protovalue.runs import read_run
 from protovalue.study import command as study_command
 from tests.options.world import InTurn
 
@@ -91,6 +92,18 @@ def test_a_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.
     assert (tmp_path / "runs" / "tiny" / "study.json").is_file()
 
 
+def test_data_sets_may_be_given_as_they_are(tmp_path: Path) -> None:
+    """What `collect` returns, and what `open_dataset` makes of two, is what `pretrain` takes."""
+    for seed in (0, 1):
+        one = protovalue.collect("minatar/breakout", out=tmp_path / f"d{seed}", steps=60, seed=seed, quiet=True)
+    both = protovalue.open_dataset(tmp_path / "d0", tmp_path / "d1")
+    for data, folders in ((one, ["d1"]), (both, ["d0", "d1"])):
+        run = protovalue.pretrain(data=data, out=tmp_path / f"r{len(folders)}", method="bc", steps=1, batch_size=4)
+        assert read_run(run)["config"]["data"] == [str(tmp_path / name) for name in folders]
+    with pytest.raises(protovalue.UserError, match="^batch_size: found 0, expected 1 or more$"):
+        protovalue.Sampler(one, batch_size=0, seed=0)
+
+
 def test_settings_may_be_a_config_whose_paths_are_text(tmp_path: Path) -> None:
     config = protovalue.CollectConfig("minatar/breakout", str(tmp_path / "data"), steps=16)  # type: ignore[arg-type]
     assert config.out == tmp_path / "data"
@@ -103,11 +116,18 @@ def test_settings_may_be_a_config_whose_paths_are_text(tmp_path: Path) -> None:
     ("call", "message"),
     [
         (lambda: protovalue.pretrain(data="d", out="r", step=3), "unknown setting 'step': did you mean 'steps'"),
-        (lambda: protovalue.pretrain(data="d", out="r", method="bc", tasks=3), "unknown setting 'tasks': did you"),
+        (lambda: protovalue.pretrain(data="d", out="r", method="bc", tasks=3), "unknown setting 'tasks': "),
         (lambda: protovalue.pretrain(data="d"), "^out: missing, expected a value, as of --out$"),
         (lambda: protovalue.collect("minatar/breakout", out="d", steps="many"), "field steps: found 'many', exp"),
         (lambda: protovalue.collect("minatar/breakout", out="d", steps=0), "--steps: found 0, expected at least 1"),
         (lambda: protovalue.evaluate(), "^run: missing"),
+        (lambda: protovalue.make("minatar/breakout", 0), "^num_envs: found 0, expected 1 or more$"),
+        (lambda: protovalue.Sampler("d", 2, 0), "^dataset: found str, expected one of open_dataset"),  # type: ignore[arg-type]
+        (lambda: protovalue.FeatureEnv("g", "e"), "^env: found str, expected a vector environment, as of proto"),  # type: ignore[arg-type]
+        (
+            lambda: protovalue.FeatureEnv(protovalue.make("minatar/breakout"), "runs/e"),  # type: ignore[arg-type]
+            "^encoder: found str, expected one of protovalue.load_encoder$",
+        ),
         (lambda: protovalue.report(paper=True), "^runs: missing, expected folders of runs; `pvn report --paper`"),
         (lambda: protovalue.evaluate(protovalue.EvaluateConfig(Path("r")), seed=1), "found seed beside a config, exp"),
         (lambda: protovalue.train_online(3, out="r"), "found int, expected OnlineConfig or key"),  # type: ignore[arg-type]

@@ -106,3 +106,11 @@ def test_listing_and_clearing(
     assert list(data.folders[0].path.iterdir())
     pvn(capsys, "clear", "--cache", str(cache))
     assert {path.name for path in cache.iterdir()} == left - {"0" * 31 + "2.partial"}
+
+
+@pytest.mark.parametrize("command", ["list", "clear"])
+def test_a_file_is_no_cache(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "study.toml").write_text("")
+    assert main(["cache", command, "--cache", str(tmp_path / "study.toml")]) == 2
+    assert f"--cache: found a file {tmp_path}/study.toml, expected a folder" in capsys.readouterr().err
+    assert main(["cache", command, "--cache", str(tmp_path / "nowhere")]) == 0

@@ -209,6 +209,8 @@ def test_overview_and_version(capsys: pytest.CaptureFixture[str]) -> None:
         ("pretrain --data X --out Y --width two", "--width: found 'two', expected a number"),
         ("pretrain --data X --out Y --tasks two", "--tasks: found 'two', expected a whole number"),
         ("pretrain --data X --out Y --normalize maybe", "--normalize: found 'maybe', expected yes or no ("),
+        (f"pretrain --data X --out Y --backup {'x.' * 90}", f"--backup: found '{'x.' * 90}', expected mean or max"),
+        (f"pretrain --data X --out Y --backup={'x.' * 90}", f"--backup: found '{'x.' * 90}', expected mean or max"),
         ("pretrain --data X --out Y --encoder resnet", "--encoder: found a name that it had before, expected --arch"),
         ("pretrain --data X --out Y --steps None", "--steps: found 'None', expected a whole number"),
         ("online --encoder X --out Y --hidden 3 b", "--hidden: found '3', 'b', expected numbers"),

@@ -232,10 +232,28 @@ def test_a_longer_evaluation_is_kept(world: Path, capsys: pytest.CaptureFixture[
     assert read_json(world / "kept/evaluation.json")["episodes"] == 1
 
 
+@pytest.mark.parametrize("option", ["--out", "--video"])
+def test_an_evaluation_is_not_played_for_a_folder(world: Path, capsys: pytest.CaptureFixture[str], option: str) -> None:
+    (world / "there.gif").mkdir()
+    assert main(["evaluate", "dqn", "--episodes", "1", option, "there.gif"]) == 2
+    assert capsys.readouterr().err == f"pvn: {option}: found a folder there.gif, expected the name of a file\n"
+
+
+def test_an_evaluation_makes_the_folder_of_its_file(world: Path) -> None:
+    assert main(["evaluate", "dqn", "--episodes", "1", "--out", "new/one.json"]) == 0
+    assert read_json(world / "new/one.json")["episodes"] == 1
+
+
+def test_a_refusal_does_not_say_that_the_run_goes_on(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(RUNS["dqn"].replace("--steps 12", "--steps 20").split()) == 2
+    assert "continuing" not in capsys.readouterr().err
+
+
 def test_one_episode_has_no_standard_error(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["evaluate", "dqn", "--episodes", "1", "--out", "one.json"]) == 0
     table = capsys.readouterr().out
     assert "nan" not in table
+    assert "1 episode per seed" in table
     assert table.splitlines()[2].split()[2] == "-"
 
 

@@ -192,8 +192,9 @@ def _from_keywords(kind: type[C], settings: Mapping[str, Any]) -> C:
             raise unknown("setting", name, known - ({"options"} if own else set()))
         if name in own:
             options[name] = _plain(value)
-        elif get_origin(hints[name]) is tuple and isinstance(value, str | os.PathLike):
-            values[name] = (_plain(value),)
+        elif get_origin(hints[name]) is tuple and isinstance(value, str | os.PathLike | Dataset):
+            plain = _plain(value)
+            values[name] = plain if isinstance(plain, list) else (plain,)
         else:
             values[name] = _plain(value)
     for one in fields(kind):
@@ -203,7 +204,9 @@ def _from_keywords(kind: type[C], settings: Mapping[str, Any]) -> C:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as a file would have it: paths as text, numbers of NumPy as Python's own."""
+    """Return a value as a file would have it: paths and data sets as text, numbers of NumPy as Python's own."""
+    if isinstance(value, Dataset):
+        return [os.fspath(folder.path) for folder in value.folders]
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     if isinstance(value, list | tuple):

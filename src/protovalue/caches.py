@@ -79,6 +79,8 @@ class Entry:
 def entries(cache: Path) -> list[Entry]:
     """Return what lies in a cache, the largest first; other things in that folder are none of its."""
     if not cache.is_dir():
+        if cache.exists():
+            raise UserError(f"--cache: found a file {cache}, expected a folder")
         return []
     folders = [
         path for path in cache.iterdir() if _NAME.fullmatch(path.name) and path.is_dir() and not path.is_symlink()

@@ -8,6 +8,7 @@ from protovalue.data.config import CollectConfig
 from protovalue.data.dataset import Dataset, open_dataset
 from protovalue.online.config import DqnConfig
 from protovalue.presets import resolved
+from protovalue.registry import env_again
 
 
 def collect_command(config: CollectConfig) -> None:
@@ -15,7 +16,8 @@ def collect_command(config: CollectConfig) -> None:
     data = collect_as(config)
     then = f"look at it: pvn data info {config.out} --picture frames.png"
     if config.policy == "dqn":
-        then = f"the agent: pvn evaluate {_agent(config)}; its iterations: pvn data info {config.out}"
+        played = f"pvn evaluate {_agent(config)}{env_again(config.env)}"
+        then = f"the agent: {played}; its iterations: pvn data info {config.out}"
     print(f"{config.out}: {data.num_transitions:,} transitions of {data.env_id} in {data.num_episodes:,} episodes")
     print(then)
 

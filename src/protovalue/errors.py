@@ -26,4 +26,4 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """Return what was perhaps meant, if anything is like it."""
-    return next(iter(difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.5)), None)
+    return next(iter(difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.6)), None)

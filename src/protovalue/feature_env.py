@@ -52,6 +52,10 @@ class FeatureEnv(VectorWrapper[Any, Any, Any]):
         self, env: VectorEnv[Any, Any, Any], encoder: FrozenEncoder, scale: float | Literal["rms"] = 1.0
     ) -> None:
         """Wrap `env`; features are divided by `scale`, or by their root mean square ("rms"), as `pvn online` does."""
+        if not isinstance(env, VectorEnv):
+            raise UserError(f"env: found {type(env).__name__}, expected a vector environment, as of protovalue.make")
+        if not isinstance(encoder, FrozenEncoder):
+            raise UserError(f"encoder: found {type(encoder).__name__}, expected one of protovalue.load_encoder")
         super().__init__(env)
         shape = env.single_observation_space.shape
         if shape != encoder.observation_shape:

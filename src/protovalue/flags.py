@@ -48,7 +48,8 @@ def parse(config: type[S], prog: str, args: list[str]) -> S:
     except SystemExit as exit_:
         if exit_.code in (0, None):
             raise
-        raise UserError(f"{_one_line(errors.getvalue())} ({_help_of(config, prog, args)} explains)") from None
+        said = _mended(_one_line(errors.getvalue()), args)
+        raise UserError(f"{said} ({_help_of(config, prog, args)} explains)") from None
     hints, values = get_type_hints(config), dict[str, Any]()
     for one in fields(config):
         where = getattr(found, _field(group[one.name])) if one.name in group else found
@@ -284,11 +285,22 @@ def _one_line(box: str) -> str:
     return said
 
 
+def _mended(said: str, args: list[str]) -> str:
+    """Close what was long enough to be broken by the box."""
+    for word in args:
+        value = re.sub("^--[^=]*=", "", word)
+        if len(value) > _UNBROKEN:
+            said = re.sub(r"\s?".join(map(re.escape, value)), lambda _, value=value: value, said)  # type: ignore[misc]
+    return said
+
+
 def _choices(found: re.Match[str]) -> str:
     *most, last = re.findall(r"'([^']*)'", found[3])
     name = found[2] if found[2].startswith("--") else found[2].upper()
     return f"{name}: found {found[1]}, expected {' or '.join(filter(None, [', '.join(most), last]))}"
 
+
+_UNBROKEN = 20  # characters that tyro's box has room for in a line
 
 _WORDS: list[tuple[str, Any]] = [
     (r"Error parsing (\S+): Could not find valid parse .*\[(.*)\]", r"\1: found \2, expected numbers"),

@@ -75,6 +75,11 @@ def env_name(env_id: str) -> str:
     return f"{name_of(family)}/{game}" if game else env_id
 
 
+def env_again(env: str | None) -> str:
+    """Return what `pvn evaluate` needs beside the run: an environment whose code the user named is named again."""
+    return f" --env {env}" if env is not None and (":" in env or env_name(env) != env) else ""
+
+
 def checksum(specs: Iterable[str | None]) -> str:
     """Return a checksum of the user's Python files among these names; empty where there is none."""
     files = [path_of(spec) for spec in specs if spec is not None and is_file(spec)]

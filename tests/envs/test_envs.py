@@ -159,6 +159,7 @@ def test_a_reset_takes_no_options_and_a_seed_for_each(env_id: str) -> None:
         ("breakout", {}, "expected atari/NAME or gym/NAME or minatar/NAME, such as minatar/breakout"),
         ("space invaders", {}, "or minatar/NAME, such as minatar/space_invaders"),
         ("brakeout", {}, "unknown environment 'brakeout': expected atari/NAME or gym/NAME or minatar/NAME"),
+        ("atari/Pong", {"resize": 84}, "unknown option for atari/Pong 'resize': expected one of actions, epi"),
         ("minatar/brakout", {}, "unknown environment 'minatar/brakout': did you mean 'minatar/breakout'?"),
         ("atari/pong", {}, "unknown environment 'atari/pong': did you mean 'atari/Pong'?"),
         ("minatar/breakout", {"frameskip": 4}, "unknown option for minatar/breakout 'frameskip'"),

@@ -139,7 +139,9 @@ def test_what_is_not_there_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         UserError, match=r"No module named 'myenvs'; the file myenvs.py is named so: gym/myenvs.py:Lamp-v0"
     ):
         import_module_of("gym/myenvs:Lamp-v0")
-    with pytest.raises(UserError, match=r"imported only if .* a file of yours too \(--env gym/FILE.py:Lamp-v0\)"):
+    with pytest.raises(
+        UserError, match=r"exist; a module .* imported only if .* a file of yours too \(--env gym/FILE.py:Lamp-v0\)"
+    ):
         make("gym/Lamp-v0")
     (tmp_path / "broken.py").write_text("x = 1 / 0\n")
     monkeypatch.syspath_prepend(tmp_path)
@@ -206,6 +208,18 @@ def test_a_wrong_observation_is_one_line_and_leaves_no_folder(
     assert said.count("\n") == 1
     assert "found float64 of shape (4, 4), expected uint8 of shape (4, 4)" in said
     assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize("reward", [float("nan"), float("-inf"), None, "much"])
+def test_a_reward_that_is_no_number_is_refused(reward: Any) -> None:
+    env = shows(Box(0, 255, (4, 4), np.uint8), np.zeros((4, 4), np.uint8))
+    env.reset(seed=0)
+    env.step(np.zeros(1, int))
+    game = env._games[0]._env.unwrapped
+    game.step = lambda _: (game.shown, reward, False, False, {})
+    with pytest.raises(UserError) as raised:
+        env.step(np.zeros(1, int))
+    assert str(raised.value) == f"environment 'gym/Shown-v0': its reward: found {reward!r}, expected a finite number"
 
 
 def test_grey_and_resized_frames_by_hand() -> None:

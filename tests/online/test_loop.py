@@ -345,8 +345,11 @@ def test_what_is_printed_at_the_end(tmp_path: Path, capsys: pytest.CaptureFixtur
     curves = f"play with it: pvn evaluate {path} --video episode.gif; curves: tensorboard --logdir {path}\n"
     assert capsys.readouterr().out == f"{path}: mean return of the last training episodes 4.40\n{curves}"
     write_json(path / "done.json", {**read_run(path)["done"], "training_return": None})
-    print_summary(path)
+    print_summary(path, "minatar/breakout")
     assert capsys.readouterr().out == curves
+    for env in ("gym/mine.py:Grid-v0", "gym/mine:Grid-v0", "maze.py/small"):  # nothing that is loaded runs code
+        print_summary(path, env)
+        assert f"pvn evaluate {path} --env {env} --video episode.gif" in capsys.readouterr().out
 
 
 def test_a_loss_that_is_not_finite_stops_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

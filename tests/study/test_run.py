@@ -221,8 +221,11 @@ def test_events_go_on_after_a_line_that_was_cut_short(tmp_path: Path) -> None:
 def test_another_folder_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "precious.txt").write_text("mine")
     (tmp_path / "study.toml").write_text(TINY)
-    assert main(["study", "run", str(tmp_path / "study.toml"), "--out", str(tmp_path)]) == 2
-    assert "not empty and not a study" in capsys.readouterr().err
+    for name in ("run", "status", "plan"):
+        assert main(["study", name, str(tmp_path / "study.toml"), "--out", str(tmp_path)]) == 2
+        said = capsys.readouterr()
+        assert said.err == f"pvn: {tmp_path}: not empty and not a study; choose another folder with --out\n"
+        assert said.out == ""
     assert {path.name for path in tmp_path.iterdir()} == {"precious.txt", "study.toml"}
 
 

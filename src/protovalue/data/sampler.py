@@ -69,6 +69,10 @@ class Sampler:
     """Draws transitions uniformly, with replacement, from all of a data set."""
 
     def __init__(self, dataset: Dataset, batch_size: int, seed: int) -> None:
+        if not isinstance(dataset, Dataset):
+            raise UserError(f"dataset: found {type(dataset).__name__}, expected one of open_dataset(...)")
+        if batch_size < 1:
+            raise UserError(f"batch_size: found {batch_size}, expected 1 or more")
         if dataset.num_transitions == 0:
             raise UserError(f"{dataset.folders[0].path}: the data set has no transitions")
         self.dataset, self.batch_size, self.seed = dataset, batch_size, seed

@@ -1,6 +1,7 @@
 """Any registered Gymnasium environment with discrete actions and a uint8 or bool array as observation."""
 
 import inspect
+import math
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any, ClassVar
@@ -79,10 +80,19 @@ class _GymGame:
         try:
             frame, reward, terminated, truncated, _ = self._env.step(np.int64(self._first_action + action))
             ended = bool(terminated), bool(truncated)
-            value = float(reward)
         except Exception as error:
             raise raised_in(self._what, error) from error
-        return self._frames(frame), value, *ended
+        return self._frames(frame), self._number(reward), *ended
+
+    def _number(self, reward: Any) -> float:
+        """Return a reward as a number; one that is none would be in every sum from here on."""
+        try:
+            value = float(reward)
+        except (TypeError, ValueError):
+            value = math.nan
+        if not math.isfinite(value):
+            raise UserError(f"{self._what}: its reward: found {reward!r}, expected a finite number")
+        return value
 
     def close(self) -> None:
         self._env.close()
@@ -116,7 +126,7 @@ class Gym(Family):
             ]
         except (gymnasium.error.NameNotFound, gymnasium.error.NamespaceNotFound) as error:
             raise UserError(
-                f"environment {env_id!r}: {_line(error)}; {_how_to_register(registered, module)}"
+                f"environment {env_id!r}: {_line(error).removesuffix('.')}; {_how_to_register(registered, module)}"
             ) from error
         except (gymnasium.error.Error, ImportError) as error:
             raise UserError(f"environment {env_id!r}: {_line(error)}") from error

@@ -36,6 +36,8 @@ def make(env_id: str, num_envs: int = 1, **options: Any) -> Env:
     Raises:
         UserError: an unknown environment, an option that this family does not have, or a value outside its range.
     """
+    if num_envs < 1:
+        raise UserError(f"num_envs: found {num_envs}, expected 1 or more")
     resolved, name = resolve(env_id, **options), env_name(env_id)
     family: Family = _family(env_id)(**resolved)
     family.options = resolved

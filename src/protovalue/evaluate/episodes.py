@@ -167,9 +167,11 @@ def evaluate_run(config: EvaluateConfig, quiet: bool = False) -> dict[str, Any]:
         _import_environment(config.env, config.run)
     for path in config.code:
         load_code(path)
-    for place in (config.out, config.video):
+    for named, place in (("--out", config.out), ("--video", config.video)):
         if place is not None:
             check_place(place.parent)
+            if place.is_dir():
+                raise UserError(f"{named}: found a folder {place}, expected the name of a file")
     each = config.num_envs or min(10, config.episodes)
     env, agent, seeds, steps = load_agent(config.run, each)
     if agent.updates == 0 and not quiet:
@@ -194,7 +196,9 @@ def evaluate_run(config: EvaluateConfig, quiet: bool = False) -> dict[str, Any]:
         ],
     }
     if kept_instead(config, steps) is None:
-        write_json(config.out or config.run / EVALUATION, result)
+        file = config.out or config.run / EVALUATION
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_json(file, result)
     if config.video and film:
         write_gif(config.video, film)
     return result
@@ -229,7 +233,8 @@ def evaluate_command(config: EvaluateConfig) -> None:
     """Evaluate, and print a line per seed."""
     result = evaluate_run(config)
     kept = kept_instead(config, result["steps"])
-    print(f"{result['env']}, {result['steps']:,} agent steps, {result['episodes']} episodes per seed")
+    episodes = f"{config.episodes:,} episode{'s' * (config.episodes != 1)} per seed"
+    print(f"{result['env']}, {result['steps']:,} agent steps, {episodes}")
     print(f"{'seed':>6} {'mean return':>12} {'standard error':>15} {'mean length':>12}")
     for row in result["seeds"]:
         count = len(row["returns"])

@@ -180,7 +180,7 @@ class OnlineConfig(AgentConfig):
     finetune: Annotated[bool, RESULT] = False
     """Train the encoder too, one copy per seed; the replay then holds frames."""
     other_game: Annotated[bool, SUBJECT] = False
-    """Allow an encoder that was trained on another game."""
+    """Allow an encoder that was trained on another game; with one of the same game it changes nothing."""
     code: Annotated[tuple[str, ...], INPUT] = ()
     """Python files of yours that the encoder was made with (docs/adding-an-encoder.md)."""
 

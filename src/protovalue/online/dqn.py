@@ -136,7 +136,7 @@ def act_and_train(config: DqnConfig, quiet: bool = False) -> Path:
 
 def dqn_command(config: DqnConfig) -> None:
     """Train, and say what there is now."""
-    print_summary(train_dqn(config))
+    print_summary(train_dqn(config), config.env)
 
 
 def prepare(config: DqnConfig) -> tuple[Env, Agent, dict[str, Any]]:

@@ -156,7 +156,7 @@ def other_options(encoder: str, env: Env) -> str | None:
 
 def online_command(config: OnlineConfig) -> None:
     """Train, and say what there is now."""
-    print_summary(train_online(config))
+    print_summary(train_online(config), config.env)
 
 
 def prepare(config: OnlineConfig) -> tuple[Env, Agent, dict[str, Any]]:

@@ -28,6 +28,7 @@ from protovalue.online.priorities import Priorities
 from protovalue.online.replay import Layout, Replay, check_room, gibibytes
 from protovalue.progress import ProgressBar
 from protovalue.randomness import Purpose, environment_seed, generator_at
+from protovalue.registry import env_again
 from protovalue.runs import CONFIG, DONE, STATE, Checkpoint, Run, config_fields, read_run, restoring
 from protovalue.schema import checked
 from protovalue.schema import require as expect
@@ -68,13 +69,13 @@ def train(
     may_change = names_where(type(config), lambda role: role.may_change) - ({"steps"} if recorder else set())
     try:
         with Run.open(config.out, recorded, may_change) as run:
+            _check_replay(config, run)
             if run.standing and not quiet:
                 print(run.standing, file=sys.stderr)
             if recorder and (run.finished or run.resumed_from is None):
                 recorder.check(finished=run.finished)
             if run.finished:
                 return config.out
-            _check_replay(config, run)
             room = Room.plan(config, agent, env, quiet)
             lock = _claim(config.replay_dir, config.out) if config.replay_dir else None
             loop = Loop(config, run, env, agent, room, recorder, quiet)
@@ -464,12 +465,12 @@ def own_tensors(tensors: Mapping[str, NDArray[Any]], owner: str = "agent.") -> d
     return {name.removeprefix(owner): array for name, array in tensors.items() if name.startswith(owner)}
 
 
-def print_summary(run: Path) -> None:
-    """Say what there is after training."""
-    done = read_run(run)["done"]
+def print_summary(run: Path, env: str | None = None) -> None:
+    """Say what there is after training in `env`, as the user wrote it."""
+    done, again = read_run(run)["done"], env_again(env)
     if done["training_return"] is not None:
         print(f"{run}: mean return of the last training episodes {done['training_return']:.2f}")
-    print(f"play with it: pvn evaluate {run} --video episode.gif; curves: tensorboard --logdir {run}")
+    print(f"play with it: pvn evaluate {run}{again} --video episode.gif; curves: tensorboard --logdir {run}")
 
 
 def _mean(values: list[float]) -> float | None:

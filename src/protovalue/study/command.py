@@ -45,6 +45,18 @@ def study_run(config: StudyRunConfig, engine: Engine | None = None) -> None:
 
 
 def _check_folder(root: Path, name: str) -> None:
+    """Refuse a folder that holds something else, or another study."""
+    check_study_folder(root)
+    if not (root / STUDY).exists():
+        return
+    found = study_fields(root, instead="; choose another folder with --out")
+    if found.get("name") != name:
+        raise UserError(
+            f"{root}: found the study {found.get('name')!r} there, expected {name!r}; choose another folder with --out"
+        )
+
+
+def check_study_folder(root: Path) -> None:
     """Refuse a folder that holds something else; what a kill leaves before the plan is written is nothing."""
     if root.exists() and not root.is_dir():
         raise UserError(f"{root}: found a file, expected a folder; choose another one with --out")
@@ -52,12 +64,6 @@ def _check_folder(root: Path, name: str) -> None:
         names = {path.name for path in root.iterdir()} if root.exists() else set()
         if any(name not in ("lock", WORKERS) and not name.startswith(".new-") for name in names):
             raise UserError(f"{root}: not empty and not a study; choose another folder with --out")
-        return
-    found = study_fields(root, instead="; choose another folder with --out")
-    if found.get("name") != name:
-        raise UserError(
-            f"{root}: found the study {found.get('name')!r} there, expected {name!r}; choose another folder with --out"
-        )
 
 
 def _run(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from protovalue.files import locked
 from protovalue.progress import duration
-from protovalue.study.command import open_study
+from protovalue.study.command import check_study_folder, open_study
 from protovalue.study.config import StudyPlanConfig, StudyStatusConfig
 from protovalue.study.folder import EVENTS, STUDY, History, histories, read_events, warn_once
 from protovalue.study.measure import measurable, measure
@@ -17,9 +17,16 @@ from protovalue.study.schedule import log_name, makespan
 from protovalue.study.state import is_done
 
 
+def _check_folder(root: Path, laid_out: Plan) -> None:
+    """Refuse a folder of something else; a study whose plan is lost is still shown."""
+    if not (root / EVENTS).exists() and not any((root / stage.id).exists() for stage in laid_out.stages):
+        check_study_folder(root)
+
+
 def study_status(config: StudyStatusConfig) -> None:
     """Print a table: environments x methods, how many cells are where, and the time spent."""
     study, root, laid_out = open_study(config.file, config.out)
+    _check_folder(root, laid_out)
     history = histories(read_events(root))
     alive = (root / STUDY).exists() and locked(root)
     state = {stage.id: _state(stage, root, history, alive) for stage in laid_out.stages}
@@ -69,6 +76,7 @@ def _name_untimed(done: Sequence[Stage], history: Mapping[str, History], root: P
 def study_plan(config: StudyPlanConfig) -> None:
     """Print every stage with its estimated time, and the totals."""
     study, root, laid_out = open_study(config.file, config.out)
+    _check_folder(root, laid_out)
     stages = laid_out.stages
     _name_untimed([stage for stage in stages if is_done(stage, root)], histories(read_events(root)), root)
     rates = {} if config.measure == "again" else known_rates(stages, root)
