@@ -1,6 +1,6 @@
 """The interface of an encoder, a network that maps stored observations to features, and how one is made by name."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar, Literal, Protocol, cast
 
