@@ -12,7 +12,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-from protovalue.data.collect import RandomPolicy, collect
+from protovalue.data.collect import RandomPolicy, collect, shape_note
 from protovalue.data.config import CollectConfig
 from protovalue.data.dataset import Folder, open_dataset
 from protovalue.data.format import End
@@ -20,7 +20,7 @@ from protovalue.data.sampler import Sampler
 from protovalue.envs.options import EnvOptions
 from protovalue.envs.registry import make
 from protovalue.errors import UserError
-from tests.data.helpers import reseal
+from tests.data.helpers import manifest, reseal
 
 CASES = [
     ("minatar/breakout", EnvOptions(stack=3), 400),
@@ -105,6 +105,24 @@ def test_continuing_something_else_is_refused(
         collect(CollectConfig(**usual | changes), quiet=True)
 
 
+def test_what_a_collection_says_of_where_it_stands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out, said = tmp_path / "set", []
+    for steps in (40, 40, 64):
+        collect(CollectConfig("minatar/breakout", out, steps=steps))
+        said.append(capsys.readouterr().err)
+    assert "collect minatar/breakout: 40/40 steps" in said[0]
+    assert str(out) not in said[0]
+    assert said[1] == f"{out}: has 40 transitions already; it is left as it is\n"
+    assert f"{out}: continuing at step 40 of 64\n" in said[2]
+    assert "collect minatar/breakout: 64/64 steps" in said[2]
+
+
+def test_frames_of_two_axes_are_images() -> None:
+    assert [bool(shape_note(manifest(frame_shape=shape))) for shape in ((7,), (4, 4), (4, 4, 3), (2, 2, 2, 2))] == [
+        True, False, False, True,
+    ]  # fmt: skip
+
+
 def test_sixteen_environments_if_nothing_else_is_said(tmp_path: Path) -> None:
     data = collect(CollectConfig("minatar/breakout", tmp_path / "set", steps=32), quiet=True)
     assert data.lengths.tolist() == [2] * 16
@@ -115,8 +133,8 @@ def test_a_set_that_has_all_but_the_mark_of_its_end_gets_it(tmp_path: Path) -> N
     before = collect(config, quiet=True)
     reseal(tmp_path / "set", complete=False)  # as a writer leaves it that is killed just then
     after = collect(config, quiet=True)
-    manifest = Folder(tmp_path / "set").manifest
-    assert (manifest.complete, len(manifest.provenance)) == (True, 1)
+    found = Folder(tmp_path / "set").manifest
+    assert (found.complete, len(found.provenance)) == (True, 1)
     assert after.checksum == before.checksum
 
 

@@ -19,6 +19,7 @@ from torch import Tensor
 from protovalue.compiling import compiled
 from protovalue.nets.convolutions import ConvSpec, ConvTrunk
 from protovalue.nets.layers import Conv, flatten, output_size, same_padding
+from protovalue.randomness import numpy_generator
 
 ROWS = 1024  # different patches multiplied together: what is gathered for them stays in the processor's cache
 _PRIME = np.uint64(0x9E3779B97F4A7C15)  # mixes a patch's place at the border into its hash
@@ -144,7 +145,7 @@ def _kernels() -> tuple[Callable[..., Any], Callable[..., Any]]:
 @cache
 def _factors(kernel: int, depth: int) -> NDArray[np.uint64]:
     """Factors of the hash. They change no result, only how often two patches must be compared."""
-    drawn = np.random.default_rng(0).integers(1 << 63, size=(kernel, kernel, depth), dtype=np.uint64)
+    drawn = numpy_generator(0).integers(1 << 63, size=(kernel, kernel, depth), dtype=np.uint64)
     return drawn * np.uint64(2) + np.uint64(1)
 
 
