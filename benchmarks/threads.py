@@ -88,7 +88,7 @@ def count() -> None:
 
 def main(quick: bool = False) -> None:
     """Print a line per call and a line of JSON."""
-    seconds, rows = (1.0 if quick else 4.0), []
+    seconds, rows = (1.0 if quick else 2.5), []
     print(
         f"{'call':<24}{'cores':<7}{'one [ms]':>10}{'all':>8}{'all, spin':>11}{'chosen':>8}{'threads':>9}   time / best"
     )

@@ -8,7 +8,7 @@ import torch
 
 from protovalue.errors import UserError
 
-THREAD_FLOPS = 4e9
+THREAD_FLOPS = 1e9
 """Work of one call of a network for which another thread pays: `pvn bench threads`, docs/decisions.md."""
 
 
