@@ -231,12 +231,12 @@ def test_logged_numbers(config: PvnConfig) -> None:
 
 
 def test_the_rate_is_samples_over_time(config: PvnConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A clock that goes on by a second whenever it is read: once for a log line, once after it."""
-    ticks = iter(range(1000))
+    """A clock that goes on by two seconds whenever it is read: once for a log line, once after it."""
+    ticks = iter(range(0, 2000, 2))
     monkeypatch.setattr(trainer, "time", SimpleNamespace(perf_counter=lambda: next(ticks)))
     pretrain(config, quiet=True)
     rates = [line["samples_per_second"] for line in read_metrics(config.out)]
-    assert rates == [3 * 16] * 7 + [2 * 16]
+    assert rates == [3 * 16 / 2] * 7 + [2 * 16 / 2]
     assert "samples_per_second" not in read_run(config.out)["done"]
 
 
