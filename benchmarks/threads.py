@@ -56,7 +56,8 @@ def timed(name: str, batch: int, training: bool, seconds: float) -> dict[str, fl
     all_threads = torch.get_num_threads()
     encoder = make_encoder(name, SHAPES[name], 1, torch.Generator().manual_seed(0))
     obs = torch.randint(0, 2, (batch, *SHAPES[name]), dtype=torch.uint8)
-    chosen = choose_threads(None, batch * forward_flops(encoder) * (TRAINING if training else 1), all_threads)
+    work = batch * forward_flops(encoder, exactly=True) * (TRAINING if training else 1)
+    chosen = choose_threads(None, lambda: work, all_threads)
     times: dict[int, list[float]] = {1: [], all_threads: [], chosen: []}
     end = time.monotonic() + seconds
     while time.monotonic() < end or len(times[1]) < 3:

@@ -34,25 +34,40 @@ def eight() -> Iterator[None]:
 )
 @pytest.mark.usefixtures("eight")
 def test_a_thread_for_every_gigaflop_of_a_call(wanted: int | None, gigaflops: float, expected: int) -> None:
-    assert choose_threads(wanted, gigaflops * 1e9) == expected
+    assert choose_threads(wanted, lambda: gigaflops * 1e9) == expected
     assert torch.get_num_threads() == expected
 
 
 @pytest.mark.usefixtures("eight")
 def test_no_more_threads_than_there_were() -> None:
-    assert [choose_threads(None, 1e12, most=3), choose_threads(None, 1e12), choose_threads(5, 1e12)] == [3, 3, 5]
+    assert [choose_threads(wanted, lambda: 1e12, most) for wanted, most in ((None, 3), (None, None), (5, None))] == [
+        3,
+        3,
+        5,
+    ]
     assert with_threads("evaluate") == "evaluate (5 threads)"
-    choose_threads(1, 0)
+    choose_threads(1, lambda: 0)
     assert with_threads("evaluate") == "evaluate (1 thread)"
 
 
 def test_the_work_of_a_network_by_hand() -> None:
     """MinAtar: 16 filters of 3x3 on 8x8 places of 10x10 cells, then 16 * 64 to 128; twice, for + and *."""
     encoder = make_encoder("minatar", (1, 10, 10, 6), 1, torch.Generator())
-    assert forward_flops(encoder) == 2 * (16 * 9 * 6 * 64 + 1024 * 128)
+    assert forward_flops(encoder, exactly=True) == 2 * (16 * 9 * 6 * 64 + 1024 * 128)
     nature = make_encoder("nature", (4, 84, 84), 1, torch.Generator())
     convolutions = 32 * 64 * 4 * 21 * 21 + 64 * 16 * 32 * 11 * 11 + 64 * 9 * 64 * 11 * 11
     assert forward_flops(nature) == 2 * (convolutions + 64 * 121 * 512)
+
+
+def test_work_is_not_counted_where_it_decides_nothing() -> None:
+    def count() -> float:
+        raise AssertionError("counted")
+
+    assert [choose_threads(2, count, 8), choose_threads(None, count, 1)] == [2, 1]
+    encoder = make_encoder("minatar", (1, 10, 10, 6), 1, torch.Generator())
+    bound = 2 * (100 * (9 * 6 * 16 + 16) + 1024 * 128 + 128)  # for which nothing has to be run
+    assert forward_flops(encoder) == bound
+    assert forward_flops(encoder, exactly=True) < bound < 1.3 * forward_flops(encoder, exactly=True)
 
 
 @pytest.mark.usefixtures("eight")

@@ -106,7 +106,7 @@ class FrozenEncoder(nn.Module):
         tensor = obs if isinstance(obs, Tensor) else torch.from_numpy(np.ascontiguousarray(_batch(obs)))
         if tuple(tensor.shape[1:]) != self.observation_shape:
             raise UserError(_wrong_shape(tuple(tensor.shape), self.observation_shape))
-        with threads_for(len(tensor) * self.flops):
+        with threads_for(lambda: len(tensor) * self.flops):
             return cast("Tensor", self(tensor.to(device)))
 
     @cached_property

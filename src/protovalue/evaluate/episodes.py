@@ -157,7 +157,7 @@ def load_agent(run: Path, num_envs: int) -> tuple[Env, Agent, tuple[int, ...], i
     checkpoint = read_checkpoint(run)
     with restoring(checkpoint):
         agent.load(own_tensors(checkpoint.tensors), checkpoint.state["updates"])
-    choose_threads(None, agent.flops(num_envs), most)
+    choose_threads(None, lambda: agent.flops(num_envs), most)
     return make(env.env_id, num_envs * len(seeds), **env.options), agent, seeds, checkpoint.step
 
 

@@ -147,7 +147,7 @@ def prepare(config: DqnConfig) -> tuple[Env, Agent, dict[str, Any]]:
     drawn = [seeded(seed, Purpose.ENCODER) for seed in seeds]
     own = config.architecture_options
     encoders = [make_encoder(config.architecture, shape, config.width, generator, own) for generator in drawn]
-    threads = choose_threads(config.threads, TRAINING * config.batch_size * forward_flops(encoders[0]))
+    threads = choose_threads(config.threads, lambda: TRAINING * config.batch_size * forward_flops(encoders[0]))
     config = replace(config, threads=threads)
     agent = Dqn(Rule.of(config), seeds, env.num_actions, encoders, device=choose_device(config.device))
     return env, agent, {**recorded_fields(config, env), "kind": "dqn"}

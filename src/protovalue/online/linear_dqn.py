@@ -166,7 +166,7 @@ def prepare(config: OnlineConfig) -> tuple[Env, Agent, dict[str, Any]]:
     device = choose_device(config.device)
     encoder = find_encoder(config.encoder, env, config.other_game).to(device)
     batch = TRAINING * config.batch_size if config.finetune else len(seeds)  # observations' worth of a call
-    config = replace(config, threads=choose_threads(config.threads, batch * encoder.flops))
+    config = replace(config, threads=choose_threads(config.threads, lambda: batch * encoder.flops))
     scale = feature_scale(encoder, env) if config.feature_scale == "rms" else 1.0
     recorded = {**recorded_fields(config, env), "kind": "online", "feature_divisor": scale}
     recorded["encoder_checksum"] = encoder_checksum(encoder)

@@ -22,7 +22,7 @@ from protovalue.envs.probe import random_observations
 from protovalue.envs.registry import import_module_of, make
 from protovalue.errors import UserError
 from protovalue.nets.cost import TRAINING, forward_flops
-from protovalue.nets.encoders import make_encoder
+from protovalue.nets.encoders import Encoder, make_encoder
 from protovalue.nets.layers import ObservationShapeError
 from protovalue.nets.memory import keep_freed_memory
 from protovalue.precision import choose_precision
@@ -65,8 +65,8 @@ def pretrain(config: PretrainConfig, quiet: bool = False) -> Path:
     precision = choose_precision(config.precision, device)  # it decides the result: recorded in place of "auto"
     where = ", ".join(str(folder.path) for folder in data.folders) if data else env_id
     with _naming(where):
-        flops = TRAINING * config.batch_size * _flops(config, observation_shape)
-    threads = choose_threads(config.threads, flops)
+        encoder = _network(config, observation_shape)
+    threads = choose_threads(config.threads, lambda: TRAINING * config.batch_size * forward_flops(encoder))
     config = replace(config, threads=threads, precision=precision)
     recorded = {**config_fields(config), "data_checksum": data.checksum if data else None}
     with Run.open(config.out, recorded, names_where(cls.Config, lambda role: role.may_change)) as run:
@@ -104,10 +104,10 @@ def _naming(where: str) -> Iterator[None]:
         raise UserError(f"{where}: {error}") from error
 
 
-def _flops(config: PretrainConfig, observation_shape: tuple[int, ...]) -> int:
-    """Return the work of one observation's features."""
+def _network(config: PretrainConfig, observation_shape: tuple[int, ...]) -> Encoder:
+    """Return a network such as will be trained, to look at."""
     options = config.architecture_options
-    return forward_flops(make_encoder(config.architecture, observation_shape, config.width, throwaway(), options))
+    return make_encoder(config.architecture, observation_shape, config.width, throwaway(), options)
 
 
 def _refuse_late_holdout(run: Path, holdout: list[str] | None) -> None:

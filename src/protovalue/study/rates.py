@@ -96,7 +96,7 @@ def multiply_adds(env: str, encoder: str, width: float) -> int:
     made = make(env)
     shape = made.single_observation_space.shape
     made.close()
-    return forward_flops(make_encoder(encoder, shape, width, throwaway()).to("meta")) // 2
+    return forward_flops(make_encoder(encoder, shape, width, throwaway()).to("meta"), exactly=True) // 2
 
 
 def rates_file() -> Path:
