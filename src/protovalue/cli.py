@@ -111,6 +111,11 @@ COMMANDS = {
         "protovalue.report.command:report_command",
         "Write tables, figures and a page about finished runs.",
     ),
+    "claims": Command(
+        "protovalue.report.config:ClaimsConfig",
+        "protovalue.report.claims_page:claims_command",
+        "Write one page of what several reports say of the paper's claims.",
+    ),
     "cache list": Command(
         "protovalue.caches:CacheListConfig",
         "protovalue.caches:cache_list",

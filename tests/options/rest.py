@@ -8,6 +8,7 @@ from unittest.mock import MagicMock
 
 import protovalue
 from protovalue.demo import command as demo
+from protovalue.files import write_json
 from protovalue.registry import ENCODERS
 from protovalue.report import figures as report_figures
 from protovalue.study import command, overview
@@ -206,6 +207,34 @@ REPORTS: dict[tuple[str, str], Check] = {
         differ(REPORT, f"{REPORT} --draws 100", intervals),
         refused("report --paper --draws 100", "--draws: found 100, expected it only with RUNS"),
     ),
+}
+
+
+def _judged(world: World, verdict: str) -> Path:
+    """A claims.json of a study without verdicts, but with a variant."""
+    file: Path = world["out"].with_suffix(".json")
+    lower = {"method": verdict, "base": "b", "difference": {"point": 0.0}, "stands_on": "", "needed": None}
+    study = {"name": verdict, "title": "", "scale": "", "commands": [], "verdicts": [], "widths": []}
+    write_json(file, {"format": "protovalue claims", "version": 1, **study, "contrasts": [lower]})
+    return file
+
+
+made("claims")(lambda world: _judged(world, "one"))
+made("other claims")(lambda world: _judged(world, "two"))
+
+
+def page_of(ran: Ran) -> str:
+    """The page of claims."""
+    return ran.out.read_text().replace(ran.out.name, "")
+
+
+def _claims_out(world: World) -> None:
+    assert "What a variant changes" in page_of(world.good("claims {claims} --out {out}"))
+
+
+REPORTS |= {
+    ("claims", "reports"): differ("claims {claims} --out {out}", "claims '{other claims}' --out {out}", page_of),
+    ("claims", "out"): _claims_out,
 }
 REPORTS = {key: both(_no_pictures, check) for key, check in REPORTS.items()}
 

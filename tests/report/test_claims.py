@@ -1,6 +1,7 @@
 """Verdicts on the paper's claims: what is compared with what, over which units, and what the interval decides."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,8 @@ from scipy import stats
 
 from protovalue.report import claims, summary
 from protovalue.report.cells import CellResult
-from protovalue.report.model import Estimate, Verdict
+from protovalue.report.comparing import Subject, units
+from protovalue.report.model import EncoderFeatures, Estimate, FeatureNumbers, Spread, Verdict
 from protovalue.report.numbers import TIMES
 from protovalue.report.page import write_page
 from protovalue.report.results import Results
@@ -41,9 +43,13 @@ def results(cells: list[CellResult]) -> Results:
     return Results("r", "R", "dqn", methods, GAMES, tuple(cells), random_policy=dict.fromkeys(GAMES, 0.0))
 
 
-def judge(cells: list[CellResult]) -> dict[str, Verdict]:
+def subject(cells: list[CellResult], features: Sequence[FeatureNumbers] = ()) -> Subject:
     made = results(cells)
-    return {verdict.claim: verdict for verdict in claims.verdicts(made, summary.scale_of(made))}
+    return Subject(made, summary.scale_of(made), features)
+
+
+def judge(cells: list[CellResult]) -> dict[str, Verdict]:
+    return {verdict.claim: verdict for verdict in claims.verdicts(subject(cells))}
 
 
 PVN = {GAMES[0]: [6.0, 7.0, 8.0], GAMES[1]: [2.0, 3.0, 2.5]}
@@ -78,14 +84,14 @@ def test_data_sets_are_compared_pair_by_pair() -> None:
 def test_encoders_of_one_data_set_are_no_pairs_by_their_data() -> None:
     """All on data set 0: encoders of the same seed start alike and see the same batches, so that they are pairs."""
     made = results(both(data=lambda seed: 0))
-    found = claims.units(made.of("PVN", GAMES[0]), summary.scale_of(made), GAMES[0])
+    found = units(made.of("PVN", GAMES[0]), summary.scale_of(made), GAMES[0])
     assert found == {("encoder", seed): pytest.approx(score / 10) for seed, score in enumerate(PVN[GAMES[0]])}
 
 
 def test_several_encoders_of_a_data_set_are_one_unit() -> None:
     cells = [cell("PVN", GAMES[0], score, data, seed) for data, seed, score in ((0, 0, 1), (0, 1, 3), (1, 0, 6))]
     made = results(cells)
-    found = claims.units(made.of("PVN", GAMES[0]), summary.scale_of(made), GAMES[0])
+    found = units(made.of("PVN", GAMES[0]), summary.scale_of(made), GAMES[0])
     assert found == {("data", 0): pytest.approx(0.2), ("data", 1): pytest.approx(0.6)}
 
 
@@ -138,8 +144,94 @@ def test_the_table_is_in_files_and_on_the_page(tmp_path: Path) -> None:
     report = replace(fake.report(tmp_path), verdicts=(verdict,))
     table = CLAIMS.for_files(report)
     assert [number.text for number in table.rows[0]] == [
-        "A is better", "holds here", "0.250 [0.125, 0.375]", "2 games", "a table", "here",
+        "A is better", "holds here", "0.250 [0.125, 0.375]", "normalised score", "2 games", "a table", "here",
     ]  # fmt: skip
     shown = Page(write_page(report, tmp_path / "page.html")).tables["claims-table"]
-    assert [entry["text"] for entry in shown[1]][:2] == ["A is better", "holds here 2 games"]
+    assert [entry["text"] for entry in shown[1]][:2] == ["A is better", "holds here 2 games; in normalised score"]
     assert "claims-table" not in Page(write_page(fake.report(tmp_path), tmp_path / "other.html")).tables
+
+
+WIDE, NARROW = 2, 0.25
+# Scores in tenths of three seeds by width and number of tasks. The wide network gains 1, 2 and 3 tenths a doubling and
+# nothing else; the narrow one gains a tenth from 1 to 2 tasks and loses a tenth from 4 to 8, seed by seed more.
+GRID: dict[tuple[float, int], list[float]] = {
+    (WIDE, 1): [1, 1, 1], (WIDE, 2): [2, 3, 4], (WIDE, 4): [3, 5, 7], (WIDE, 8): [4, 7, 10],
+    (NARROW, 1): [1, 1, 1], (NARROW, 2): [2, 2, 2], (NARROW, 4): [2, 2, 2], (NARROW, 8): [1, 0.5, 0],
+    (WIDE, 0): [0.5, 0.5, 0.5], (NARROW, 0): [0, 0, 0],
+}  # fmt: skip
+
+
+def grid_cells(places: Sequence[tuple[float, int]] = tuple(GRID)) -> list[CellResult]:
+    return [
+        replace(
+            cell(f"PVN, {width}x, {tasks} tasks", env, score, 0, seed, "pvn" if tasks else "random"),
+            width=width, tasks=tasks,
+        )
+        for width, tasks in places for env in GAMES for seed, score in enumerate(GRID[width, tasks])
+    ]  # fmt: skip
+
+
+def test_claims_about_widths_and_tasks() -> None:
+    """Slopes in scores: wide 0.1, 0.2, 0.3; narrow, over 0, 1, 2, 3 doublings, (-3, -1, 1, 3) . scores / 10."""
+    found = judge(grid_cells())
+    few = found["Wider networks score higher, even with few tasks"]
+    assert (few.difference.point, few.methods) == (0, ("width 2, 1 tasks", "width 0.25, 1 tasks"))
+    more = found["More tasks help the widest network"]
+    half = stats.t.ppf(0.975, 4) * math.sqrt(0.01 / 3 / 2)  # two games alike: 2 degrees of freedom each
+    assert more.difference.point == pytest.approx(0.2)
+    assert more.difference.low == pytest.approx(0.2 - half)
+    assert more.unit == "normalised score per doubling of the tasks"
+    assert more.verdict == "holds here"
+    carry = found["Wider networks carry more tasks"]
+    narrow = np.array([0, -0.015, -0.03])
+    assert carry.difference.point == pytest.approx(np.mean(np.array([0.1, 0.2, 0.3]) - narrow))
+    suffer = found["Small networks suffer from too many tasks"]  # of 4 numbers, the last two: 4 and 8
+    assert suffer.difference.point == pytest.approx((0.1 + 0.15 + 0.2) / 3)
+    assert suffer.methods == ("no loss", "width 0.25, 4 tasks and more")
+    some = found["Some tasks are better than none"]
+    assert some.difference.point == pytest.approx(np.mean([np.mean(GRID[p]) for p in GRID if p[1]]) / 10 - 0.025)
+    assert some.stands_on == f"2 games {TIMES} 3 encoders on 1 data set {TIMES} 2 agents"
+
+
+def test_a_grid_with_few_places_has_fewer_claims() -> None:
+    wide = [place for place in GRID if place[0] == WIDE]
+    assert "More tasks help the widest network" not in judge(grid_cells(wide))  # of one width
+    no_none = judge(grid_cells([place for place in GRID if place[1]]))
+    assert "Some tasks are better than none" not in no_none
+    assert "More tasks help the widest network" in no_none
+
+
+def test_claims_about_features() -> None:
+    """Ranks 32, 16 and 64 against 32: binary logarithms 0, -1 and 1 apart; smoothness 0.25 lower, each."""
+
+    def seen(title: str, ranks: Sequence[float], smoothness: float) -> FeatureNumbers:
+        each = tuple(EncoderFeatures(s, s, 64, rank, smoothness, None) for s, rank in enumerate(ranks))
+        spread = Spread(0, 0, 0)
+        return FeatureNumbers(GAMES[0], title, 3, 64, spread, spread, None, each)
+
+    cells = [cell(title, GAMES[0], 5, seed, seed, family) for title, family in (("PVN", "pvn"), ("R", "random"))
+             for seed in range(3)]  # fmt: skip
+    features = (seen("PVN", (32, 16, 64), 0.5), seen("R", (32, 32, 32), 0.75))
+    found = {one.claim: one for one in claims.verdicts(subject(cells, features))}
+    rank = found["Features do not collapse: at least half the rank of the random initialisation"]
+    assert (rank.difference.point, rank.margin, rank.stands_on[:6]) == (0, -1, "1 game")
+    assert rank.difference.high == pytest.approx(stats.t.ppf(0.975, 2) / math.sqrt(3))
+    near = found["Successive states are nearer than in the random initialisation"]
+    assert (near.difference.point, near.verdict) == (0.25, "holds here")
+    dead = (seen("PVN", (32, math.nan, 64), 0.5), features[1])
+    assert rank.claim not in {one.claim for one in claims.verdicts(subject(cells, dead))}
+
+
+def test_variants_are_compared_with_the_first() -> None:
+    cells = [
+        cell(title, env, score + seed, seed, seed, "pvn", **settings)
+        for title, score, settings in (("PVN", 5, {}), ("p = 0.2", 7, {"proportion": 0.2}), ("raw", 5, {"n": 1}))
+        for env in GAMES
+        for seed in range(2)
+    ]
+    common, raw = claims.contrasts(subject(cells))
+    assert (common.method, common.base, common.verdict) == ("p = 0.2", "PVN", "higher")
+    assert common.difference.point == pytest.approx(0.2)
+    assert (raw.difference.point, raw.verdict) == (0, "cannot be told")
+    fewer = replace(common, difference=Estimate(-0.5, -0.75, -0.25))
+    assert fewer.verdict == "lower"

@@ -17,7 +17,8 @@ from PIL import Image
 from protovalue.evaluate.aggregate import Estimate
 from protovalue.report import figures, summary
 from protovalue.report.cells import CellResult
-from protovalue.report.model import Embedding, Gallery
+from protovalue.report.grid import ScalingPoint
+from protovalue.report.model import Embedding, Gallery, GridCell, Verdict
 from protovalue.report.results import Results
 
 ENVS = ("minatar/breakout", "minatar/space_invaders")
@@ -227,7 +228,7 @@ def test_profiles_and_ablations_and_scaling_say_their_runs(made: Any, scores: An
     # mean return 2.5 + 6 and 12.5 + 6; random actions 0.5, DQN 8.5 and 18.5: scores of 1 in both games
     assert bars["Median"]["Random initialisation"].point == pytest.approx(1.0)
     points = [
-        summary.ScalingPoint("PVN", width, tasks, Estimate(1 / (width * tasks), 0.0, 1.0))
+        ScalingPoint("PVN", width, tasks, Estimate(1 / (width * tasks), 0.0, 1.0))
         for width in (1, 2)
         for tasks in (50, 10)
     ]
@@ -285,3 +286,33 @@ def test_drawing_leaves_no_trace_in_global_settings(made: Any) -> None:
 )
 def test_games_are_named_as_people_do(env: str, title: str) -> None:
     assert figures.game_title(env) == title
+
+
+def test_loss_and_rank_against_tasks() -> None:
+    """A line for each width in each panel; what was not measured has no point."""
+    nan = float("nan")
+    places = ((1, 0, nan, 20.0), (1, 10, 0.5, 10.0), (2, 0, nan, 40.0), (2, 10, 0.25, 30.0))
+    rows = [GridCell("PVN", w, tasks, 3, 2, Estimate(0.5), loss, rank, 60.0) for w, tasks, loss, rank in places]
+    losses, ranks = figures.grid_figure(rows).axes
+    assert [np.array(line.get_ydata()).tolist() for line in losses.get_lines()] == [[0.5], [0.25]]
+    assert [np.array(line.get_ydata()).tolist() for line in ranks.get_lines()] == [[20.0, 10.0], [40.0, 30.0]]
+    assert [np.array(line.get_xdata()).tolist() for line in ranks.get_lines()] == [[0, 10], [0, 10]]
+    assert (losses.get_title(), ranks.get_title()) == ("loss per task", "effective rank")
+
+
+def test_verdicts_at_a_glance() -> None:
+    def verdict(claim: str, low: float, high: float) -> Verdict:
+        return Verdict(claim, "", "", ("a", "b"), Estimate((low + high) / 2, low, high), 0, "", None)
+
+    columns = {
+        "one": [verdict("A", 0.1, 0.3), verdict("B", -0.5, 0.5)],
+        "two": [verdict("A", -0.3, -0.1)],
+    }
+    (axes,) = figures.verdicts_figure(columns).axes
+    texts = [text.get_text().replace("\N{MINUS SIGN}", "-") for text in axes.texts]
+    assert texts == ["+ 0.20 [0.10, 0.30]", "? 0.00 [-0.50, 0.50]", "x -0.20 [-0.30, -0.10]"]
+    assert [text.get_position() for text in axes.texts] == [(0, 0), (0, 1), (1, 0)]
+    boxes = [patch.get_facecolor()[:3] for patch in axes.patches]
+    assert len(set(boxes)) == 3
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["A", "B"]
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["one", "two"]

@@ -9,6 +9,7 @@ import pytest
 
 from protovalue.report import summary
 from protovalue.report.cells import CellResult
+from protovalue.report.grid import scaling
 from protovalue.report.results import Missing, Results
 
 A, B = "minatar/breakout", "minatar/freeway"
@@ -176,19 +177,19 @@ def grid() -> list[Any]:
 
 def test_scaling_by_game_where_nothing_is_normalised() -> None:
     made = results(grid(), "none")
-    points = summary.scaling(made, summary.per_game(made, summary.scale_of(made)), ())
+    points = scaling(made, summary.per_game(made, summary.scale_of(made)), ())
     found = {(p.panel, p.width, p.tasks): p.estimate.point for p in points}
     assert found[A, 2, 50] == 100
     assert found[A, 1, 0] == 0.5  # a random initialisation has no tasks
     assert len(found) == len(points) == 2 * (4 + 1)
-    assert summary.scaling(results(PAIR), (), ()) == ()
+    assert scaling(results(PAIR), (), ()) == ()
 
 
 def test_scaling_over_games_shows_the_optimality_gap() -> None:
     cells = [*grid(), cell("DQN", A, [100, 100], family="dqn"), cell("DQN", B, [100, 100], family="dqn")]
     made = results(cells, random_policy={A: 0.0, B: 0.0})
     scores, _ = summary.normalised_scores(made, summary.scale_of(made))
-    points = summary.scaling(made, (), summary.over_games(scores, 100))
+    points = scaling(made, (), summary.over_games(scores, 100))
     assert {(p.panel, p.width, p.tasks): round(p.estimate.point, 6) for p in points} == {
         ("PVN", 1, 10): 0.9, ("PVN", 1, 50): 0.5, ("PVN", 2, 10): 0.8, ("PVN", 2, 50): 0.0, ("PVN", 1, 0): 0.995,
     }  # fmt: skip

@@ -1,78 +1,47 @@
-"""The paper's claims about scores, an entry for each: what it says, where, on what evidence, and what is compared."""
+"""The paper's claims, an entry for each: what it says, where, on what evidence, and what is compared."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from protovalue.evaluate.aggregate import iqm
-from protovalue.evaluate.differences import Units, difference
+from protovalue.evaluate.differences import difference
 from protovalue.evaluate.scores import human_normalised, paper_scores, with_human_scores
-from protovalue.report.cells import CellResult
-from protovalue.report.model import Verdict
-from protovalue.report.numbers import TIMES, fixed, plural
-from protovalue.report.results import Results
-from protovalue.report.summary import Scale
+from protovalue.report.comparing import (
+    Compare,
+    Compared,
+    OfGrid,
+    Side,
+    Subject,
+    against,
+    features,
+    grid,
+    scores,
+    zero,
+)
+from protovalue.report.model import Contrast, Verdict
+from protovalue.report.numbers import fixed
+from protovalue.report.summary import variants
 
 NEAR = 0.1
 """A method is near another if it is less than this below it, in normalised scores."""
-
-
-@dataclass(frozen=True)
-class Side:
-    """One side of a comparison: a method, with what tells its variant from others of the same method."""
-
-    method: str
-    settings: Mapping[str, Any] = field(default_factory=dict)
-
-    def has(self, cell: CellResult) -> bool:
-        """Whether a cell is of this side."""
-        own = cell.settings
-        return own.get("method") == self.method and all(own.get(f"encoder.{k}") == v for k, v in self.settings.items())
+COLLAPSED = 1.0
+"""Features have collapsed if their effective rank has been halved this often."""
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim that one method scores higher than another, or at most `margin` lower."""
+    """A claim that a number is higher on one side than on the other, or at most `margin` lower."""
 
     text: str
     place: str
-    first: Side
-    second: Side
+    evidence: str | tuple[str, str]
+    """What the paper has for it, in words, or the two methods of its table that it is about."""
+    compare: Compare
     margin: float = 0.0
-    figure: str = ""
-    """The paper's figure, where its table has no numbers of the two."""
-
-    def evidence(self) -> str:
-        """Say what the paper has for it: from its own table, or in a figure without numbers."""
-        return self.figure or printed(self.first.method, self.second.method)
-
-
-PVN = Side("pvn", {"indicator": "rni", "backup": "mean"})
-BASELINES, ABLATIONS = 'section "Evaluating the learned representation"', 'section "Ablations"'
-
-CLAIMS = (
-    Claim("PVN scores higher than the random initialisation", BASELINES, PVN, Side("random")),
-    Claim("PVN scores higher than random cumulants", BASELINES, PVN, Side("cumulants")),
-    Claim("PVN scores higher than SPR", BASELINES, PVN, Side("spr")),
-    Claim("PVN scores higher than behaviour cloning", BASELINES, PVN, Side("bc")),
-    Claim("PVN is near the oracle, which saw the reward", BASELINES, PVN, Side("reward"), -NEAR),
-    Claim(
-        "Random networks are better indicators than hashes",
-        ABLATIONS,
-        PVN,
-        Side("pvn", {"indicator": "hash"}),
-        figure="a figure without numbers",
-    ),
-    Claim(
-        "The mean backup is better than the maximum",
-        ABLATIONS,
-        PVN,
-        Side("pvn", {"indicator": "rni", "backup": "max"}),
-        figure="a figure without numbers",
-    ),
-)
+    unit: str = "normalised score"
 
 
 def printed(first: str, second: str) -> str:
@@ -88,56 +57,153 @@ def printed(first: str, second: str) -> str:
     return f"IQM {values}; higher in {higher} of {len(table[first])} games"
 
 
-def verdicts(results: Results, scale: Scale, claims: Sequence[Claim] = CLAIMS) -> tuple[Verdict, ...]:
+PVN = Side("pvn", {"indicator": "rni", "backup": "mean"})
+RANDOM = Side("random")
+BASELINES, ABLATIONS = 'section "Evaluating the learned representation"', 'section "Ablations"'
+SCALING, DISCUSSION = 'section "Scaling capacity with auxiliary tasks"', 'section "Discussion"'
+FIGURE = "a figure without numbers"
+PER_DOUBLING = "normalised score per doubling of the tasks"
+
+
+def _few_tasks(own: OfGrid) -> Compared | None:
+    narrow, wide = own.grid.widths[0], own.grid.widths[-1]
+    few = max(own.grid.tasks(width)[0] for width in (narrow, wide))
+    places = [(wide, few), (narrow, few)]
+    if any(place not in own.grid.cells for place in places):
+        return None
+    titles = (f"width {wide}, {few} tasks", f"width {narrow}, {few} tasks")
+    return own.compared(titles, own.at(*places[0]), own.at(*places[1]), places)
+
+
+def _some_tasks(own: OfGrid) -> Compared | None:
+    none = [(width, 0) for width in own.grid.widths if (width, 0) in own.grid.cells]
+    some = [(width, tasks) for width, _ in none for tasks in own.grid.tasks(width)]
+    return own.compared(("some tasks", "none"), own.mean(some), own.mean(none), some + none) if none else None
+
+
+def _more_tasks(own: OfGrid) -> Compared | None:
+    wide = own.grid.widths[-1]
+    tasks = own.grid.tasks(wide)
+    slope = own.slope(wide, tasks)
+    return own.compared((f"width {wide}", "no gain"), slope, zero(slope), [(wide, number) for number in tasks])
+
+
+def _wide_networks(own: OfGrid) -> Compared | None:
+    narrow, wide = own.grid.widths[0], own.grid.widths[-1]
+    slopes = [own.slope(width, own.grid.tasks(width)) for width in (wide, narrow)]
+    places = [(width, number) for width in (wide, narrow) for number in own.grid.tasks(width)]
+    return own.compared((f"width {wide}", f"width {narrow}"), slopes[0], slopes[1], places)
+
+
+def _too_many_tasks(own: OfGrid) -> Compared | None:
+    narrow = own.grid.widths[0]
+    many = own.grid.tasks(narrow)[len(own.grid.tasks(narrow)) // 2 :]
+    if len(many) < 2:
+        return None
+    slope = own.slope(narrow, many)
+    titles = ("no loss", f"width {narrow}, {many[0]} tasks and more")
+    return own.compared(titles, zero(slope), slope, [(narrow, number) for number in many])
+
+
+CLAIMS = (
+    Claim(
+        "PVN scores higher than the random initialisation",
+        BASELINES,
+        ("pvn", "random"),
+        scores(PVN, RANDOM),
+    ),
+    Claim(
+        "PVN scores higher than random cumulants",
+        BASELINES,
+        ("pvn", "cumulants"),
+        scores(PVN, Side("cumulants")),
+    ),
+    Claim("PVN scores higher than SPR", BASELINES, ("pvn", "spr"), scores(PVN, Side("spr"))),
+    Claim("PVN scores higher than behaviour cloning", BASELINES, ("pvn", "bc"), scores(PVN, Side("bc"))),
+    Claim(
+        "PVN is near the oracle, which saw the reward",
+        BASELINES,
+        ("pvn", "reward"),
+        scores(PVN, Side("reward")),
+        -NEAR,
+    ),
+    Claim(
+        "Random networks are better indicators than hashes",
+        ABLATIONS,
+        FIGURE,
+        scores(PVN, Side("pvn", {"indicator": "hash"})),
+    ),
+    Claim(
+        "The mean backup is better than the maximum",
+        ABLATIONS,
+        FIGURE,
+        scores(PVN, Side("pvn", {"indicator": "rni", "backup": "max"})),
+    ),
+    Claim("Wider networks score higher, even with few tasks", SCALING, FIGURE, grid(PVN, _few_tasks)),
+    Claim("Some tasks are better than none", SCALING, FIGURE, grid(PVN, _some_tasks)),
+    Claim("More tasks help the widest network", SCALING, FIGURE, grid(PVN, _more_tasks), unit=PER_DOUBLING),
+    Claim(
+        "Wider networks carry more tasks",
+        SCALING,
+        f"{FIGURE}; 2x is best with 10 tasks, 8x with 50 to 100",
+        grid(PVN, _wide_networks),
+        unit=PER_DOUBLING,
+    ),
+    Claim(
+        "Small networks suffer from too many tasks",
+        DISCUSSION,
+        FIGURE,
+        grid(PVN, _too_many_tasks),
+        unit=PER_DOUBLING,
+    ),
+    Claim(
+        "Features do not collapse: at least half the rank of the random initialisation",
+        "not measured there",
+        "none",
+        features(PVN, RANDOM, lambda one: math.log2(one.rank)),
+        -COLLAPSED,
+        "binary logarithm of the effective rank",
+    ),
+    Claim(
+        "Successive states are nearer than in the random initialisation",
+        BASELINES,
+        "MDS pictures of single episodes",
+        features(RANDOM, PVN, lambda one: one.smoothness),
+        unit="distance of consecutive states over that of all pairs",
+    ),
+)
+
+
+def verdicts(subject: Subject, claims: Sequence[Claim] = CLAIMS) -> tuple[Verdict, ...]:
     """Say of each claim that the results have both sides of whether it holds in them."""
-    return tuple(_judged(results, scale, claims))
-
-
-def _judged(results: Results, scale: Scale, claims: Sequence[Claim]) -> Iterator[Verdict]:
+    judged = []
     for claim in claims:
-        first, second = (_title(results, side) for side in (claim.first, claim.second))
-        if first is None or second is None:
-            continue
-        sides = [{env: units(results.of(title, env), scale, env) for env in scale.yardsticks
-                  if results.of(title, env)} for title in (first, second)]  # fmt: skip
-        if not sides[0].keys() & sides[1].keys():
-            continue
-        found = difference(*sides)
-        yield Verdict(
-            claim.text, claim.place, claim.evidence(), (first, second), found.estimate, claim.margin,
-            _stands_on(results, first, second, found.tasks), found.needed(claim.margin),
-        )  # fmt: skip
+        compared = claim.compare(subject)
+        if compared is not None and compared.games:
+            found = difference(compared.first, compared.second)
+            judged.append(
+                Verdict(
+                    claim=claim.text,
+                    place=claim.place,
+                    evidence=claim.evidence if isinstance(claim.evidence, str) else printed(*claim.evidence),
+                    methods=compared.titles,
+                    difference=found.estimate,
+                    margin=claim.margin,
+                    stands_on=compared.stands_on,
+                    needed=found.needed(claim.margin),
+                    unit=claim.unit,
+                )
+            )
+    return tuple(judged)
 
 
-def _title(results: Results, side: Side) -> str | None:
-    """Return the method of a side: of several that fit, the first, as the study has them."""
-    return next(
-        (title for title in results.methods if any(side.has(c) for c in results.cells if c.method == title)), None
-    )
-
-
-def units(cells: Sequence[CellResult], scale: Scale, env: str) -> Units:
-    """Return normalised scores of what was drawn independently: data sets where there are several, else encoders."""
-    several = len({cell.data_seed for cell in cells}) > 1
-    grouped: dict[tuple[str, int], list[float]] = {}
-    for number, cell in enumerate(cells):
-        seed = cell.pretraining_seed if cell.pretraining_seed is not None else number
-        unit = ("data", cell.data_seed) if several and cell.data_seed is not None else ("encoder", seed)
-        grouped.setdefault(unit, []).append(float(np.mean(scale.apply(env, cell.returns))))
-    return {unit: float(np.mean(scores)) for unit, scores in grouped.items()}
-
-
-def _stands_on(results: Results, first: str, second: str, games: int) -> str:
-    """Say how many games, data sets, encoders and agents a comparison stands on: of the side that has fewer."""
-    counts = []
-    for title in (first, second):
-        per_game = [results.of(title, env) for env in results.envs if results.of(title, env)]
-        data = min(len({cell.data_seed for cell in cells}) for cells in per_game)
-        encoders, agents = min(map(len, per_game)), min(len(cell.returns) for cells in per_game for cell in cells)
-        drawn = all(cell.data_seed is None for cells in per_game for cell in cells)
-        counts.append((None if drawn else data, encoders, agents))
-    data_sets = [data for data, _, _ in counts if data is not None]
-    many = plural(min(encoders for _, encoders, _ in counts), "encoder")
-    on = f" on {plural(min(data_sets), 'data set')}" if data_sets else ""
-    each = plural(min(agents for _, _, agents in counts), "agent")
-    return f" {TIMES} ".join([plural(games, "game"), f"{many}{on}", each])
+def contrasts(subject: Subject) -> tuple[Contrast, ...]:
+    """Compare the variants of a method with the first of them."""
+    rows = []
+    for titles in variants(subject.results):
+        for title in titles[1:]:
+            compared = against(subject, title, titles[0])
+            if compared.games:
+                found = difference(compared.first, compared.second)
+                rows.append(Contrast(title, titles[0], found.estimate, compared.stands_on, found.needed()))
+    return tuple(rows)

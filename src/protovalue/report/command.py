@@ -12,9 +12,10 @@ from protovalue.evaluate.scores import paper_results
 from protovalue.files import make_folder, write_json
 from protovalue.processes import one_thread
 from protovalue.registry import load_code
-from protovalue.report import claims as paper_claims
-from protovalue.report import figures, rendering, summary, tables
+from protovalue.report import claims, figures, grid, rendering, summary, tables
 from protovalue.report.cells import THEN, CellResult
+from protovalue.report.claims_page import CLAIMS, write_claims
+from protovalue.report.comparing import Subject
 from protovalue.report.config import ReportConfig
 from protovalue.report.galleries import look
 from protovalue.report.model import STATISTIC_TITLES, STATISTICS, Cost, Gallery, GameScore, Report, TableFiles
@@ -30,6 +31,7 @@ PAGE, MDS = "index.html", "mds.json"
 # All that a report may write beside its page: what an earlier one left there and a new one does not have is removed.
 FILES = (
     MDS,
+    CLAIMS,
     *(f"tables/{entry.name}.{end}" for entry in tables.IN_FILES for end in ("md", "csv", "tex")),
     *(f"figures/{entry.pattern}.{end}" for entry in FIGURES for end in ("png", "svg")),
 )
@@ -67,6 +69,7 @@ def make_report(results: Results, config: ReportConfig, quiet: bool = False) -> 
         pictures = draw_all(report, config.out / "figures", quiet)
     written = [path for picture in pictures for path in (picture.png, picture.svg)]
     written += _write_mds(report.galleries, config.out / MDS)
+    written += write_claims(report, config.out / CLAIMS)
     listed = tuple(_write_tables(report, config.out / "tables"))
     written += [path for table in listed for path in (table.markdown, table.csv, table.tex)]
     _remove_others(config.out, written)
@@ -78,6 +81,8 @@ def compute(results: Results, config: ReportConfig, quiet: bool = False) -> Repo
     scale = summary.scale_of(results)
     scores, left_out = summary.normalised_scores(results, scale)
     looked = look(results, config.features, quiet, config.mds)
+    subject = Subject(results, scale, looked.features)
+    grids, games = grid.grids(results), tuple(next(iter(scores.values()), ()))
     notes = [*results.notes, *scale.notes, *left_out, *_about_versions(results.cells), *looked.notes]
     if len(results.methods) > MANY:
         notes.append(f"figures with a colour per method are left out: there are {len(results.methods)} methods")
@@ -93,7 +98,10 @@ def compute(results: Results, config: ReportConfig, quiet: bool = False) -> Repo
         galleries=looked.galleries,
         notes=tuple(dict.fromkeys(notes)),
         costs=tuple(Cost(stage, seconds) for stage, seconds in results.stage_seconds.items()),
-        verdicts=paper_claims.verdicts(results, scale),
+        verdicts=claims.verdicts(subject),
+        contrasts=claims.contrasts(subject),
+        grid=grid.grid_cells(grids, scale, looked.features, games),
+        grid_widths=grid.grid_widths(grids, scale, games, config.draws),
         improvements=summary.improvements(scores, config.draws),
         paper={env: found for env in results.envs if (found := paper_results(env))},
         references=summary.references(results),

@@ -1,4 +1,4 @@
-"""Settings of `pvn report`."""
+"""Settings of `pvn report` and `pvn claims`."""
 
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -45,3 +45,22 @@ class ReportConfig(Settings):
             require(good, f"--{one.name}", value, "it only with RUNS")
         drawn = self.mds == "classical" or self.features != "none"
         require(drawn, "--mds", f"{self.mds} with --features none", "some features to place in the plane")
+
+
+@dataclass(frozen=True)
+class ClaimsConfig(Settings):
+    """Write one page and one picture of what several studies say of the paper's claims.
+
+    Example: pvn claims runs/minatar-claims/report runs/minatar-scaling/report --out claims.md
+
+    REPORTS are folders that `pvn report` wrote about studies, or claims.json of such folders.
+    """
+
+    reports: Annotated[Positional[tuple[Path, ...]], INPUT] = ()
+    """Folders of reports, or their claims.json."""
+    out: Annotated[Path, PLACE] = Path("claims.md")
+    """The page; its picture goes into the folder images beside it."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(len(self.reports) > 0, "REPORTS", "none", "folders of reports, or their claims.json")

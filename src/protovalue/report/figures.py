@@ -1,6 +1,7 @@
 """The figures of a report: every one says what it stands on, has units, and gives a method the same colour."""
 
 import io
+import math
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
@@ -15,15 +16,26 @@ from matplotlib.collections import LineCollection
 from matplotlib.colors import Normalize, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from protovalue.evaluate.aggregate import LESS_IS_BETTER, Profile
 from protovalue.files import make_folder, write_atomic
 from protovalue.report.cells import CellResult
-from protovalue.report.model import STATISTIC_TITLES, STATISTICS, Aggregate, Estimate, Gallery, GameScore
-from protovalue.report.numbers import TIMES, fixed
+from protovalue.report.grid import ScalingPoint
+from protovalue.report.model import (
+    STATISTIC_TITLES,
+    STATISTICS,
+    Aggregate,
+    Estimate,
+    Gallery,
+    GameScore,
+    GridCell,
+    Verdict,
+)
+from protovalue.report.numbers import MINUS, TIMES, fixed
 from protovalue.report.results import Results
-from protovalue.report.summary import ScalingPoint, training_curve
+from protovalue.report.summary import training_curve
 
 # Okabe and Ito's palette, safe for colour-blind readers, without the yellow that white paper swallows.
 # Colours of Paul Tol's follow, so that there are as many as methods in a figure.
@@ -32,6 +44,8 @@ PALETTE = (
     "#44AA99", "#BBBBBB",
 )  # fmt: skip
 END_TO_END_COLOUR = "#3b3f46"
+# The colour and the sign of what holds, what does not, and what cannot be told.
+VERDICTS = {True: ("#0072B2", "+"), False: ("#D55E00", "x"), None: ("#8a8f98", "?")}
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 LINES: tuple[Any, ...] = ("-", "--", "-.", (0, (5, 1, 1, 1, 1, 1)))
 TAU = "\N{GREEK SMALL LETTER TAU}"
@@ -265,9 +279,7 @@ def scaling_figure(points: Sequence[ScalingPoint], ylabel: str, runs: str, note:
     rows = -(-len(panels_of) // columns)
     figure, panels = _panels(rows, columns, 0.9 + 3.2 * rows, width=8.0 if columns == 1 else WIDTH)
     widths = sorted({point.width for point in points})
-    shades = {
-        width: matplotlib.colormaps["viridis"](0.85 * i / max(len(widths) - 1, 1)) for i, width in enumerate(widths)
-    }
+    shades = _shades(widths)
     for axes, panel in zip(panels, panels_of, strict=False):
         for i, width in enumerate(widths):
             own = sorted((p for p in points if p.panel == panel and p.width == width), key=lambda p: p.tasks)
@@ -285,12 +297,76 @@ def scaling_figure(points: Sequence[ScalingPoint], ylabel: str, runs: str, note:
         axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
     for axes in panels[len(panels_of) :]:
         axes.set_visible(False)
+    _width_legend(figure, widths, shades)
+    _foot(figure, f"{note} {runs}.")
+    return figure
+
+
+def _shades(widths: Sequence[float]) -> dict[float, Any]:
+    """Return a colour for each width, dark for the narrowest."""
+    last = max(len(widths) - 1, 1)
+    return {width: matplotlib.colormaps["viridis"](0.85 * i / last) for i, width in enumerate(widths)}
+
+
+def _width_legend(figure: Figure, widths: Sequence[float], shades: Mapping[float, Any]) -> None:
     handles = [
         Line2D([], [], color=shades[w], marker=MARKERS[i % len(MARKERS)], linewidth=1.9, label=f"width {w}{TIMES}")
         for i, w in enumerate(widths)
     ]
     _legend(figure, handles)
-    _foot(figure, f"{note} {runs}.")
+
+
+@_styled
+def grid_figure(rows: Sequence[GridCell]) -> Figure:
+    """What the paper does not show of its scaling study: loss and effective rank against the number of tasks."""
+    figure, panels = _panels(1, 2, 4.0)
+    widths = sorted({row.width for row in rows})
+    shades = _shades(widths)
+    measured: tuple[tuple[str, Callable[[GridCell], float]], ...] = (
+        ("loss per task", lambda row: row.loss), ("effective rank", lambda row: row.effective_rank),
+    )  # fmt: skip
+    for axes, (name, number) in zip(panels, measured, strict=True):
+        for i, width in enumerate(widths):
+            own = [row for row in rows if row.width == width and math.isfinite(number(row))]
+            axes.plot(
+                [row.tasks for row in own], [number(row) for row in own], color=shades[width],
+                marker=MARKERS[i % len(MARKERS)], markersize=5.5, linewidth=1.9,
+            )  # fmt: skip
+        axes.set_xscale("symlog", base=2, linthresh=1)
+        axes.xaxis.set_major_formatter(FuncFormatter(_thousands))
+        axes.set(xlabel="number of tasks m", title=name)
+    _width_legend(figure, widths, shades)
+    _foot(figure, "Means over games and encoders. The loss is that of the last tenth of pretraining.")
+    return figure
+
+
+@_styled
+def verdicts_figure(columns: Mapping[str, Sequence[Verdict]]) -> Figure:
+    """All verdicts at a glance: a row for each claim, a column for each study, with the difference and its interval."""
+    claims = list(dict.fromkeys(one.claim for verdicts in columns.values() for one in verdicts))
+    figure = Figure(figsize=(WIDTH, 0.9 + 0.44 * len(claims)), layout="constrained")
+    axes = figure.subplots()
+    for x, verdicts in enumerate(columns.values()):
+        for one in verdicts:
+            y = claims.index(one.claim)
+            shade, sign = VERDICTS[one.holds]
+            axes.add_patch(Rectangle((x - 0.48, y - 0.44), 0.96, 0.88, facecolor=_tint(shade, 0.5), linewidth=0))
+            found = one.difference
+            text = f"{sign} {fixed(found.point, 2)}"
+            if found.has_interval:
+                text += f" [{fixed(found.low, 2)}, {fixed(found.high, 2)}]"
+            axes.text(x, y, text.replace("-", MINUS), ha="center", va="center", fontsize=9.5)
+    axes.set_yticks(range(len(claims)), [_wrapped(claim, 44) for claim in claims], color=INK)
+    axes.set_xticks(range(len(columns)), [_wrapped(title, 26) for title in columns], color=INK)
+    axes.xaxis.tick_top()
+    axes.tick_params(length=0)
+    axes.set(xlim=(-0.5, len(columns) - 0.5), ylim=(len(claims) - 0.5, -0.5))
+    axes.spines[:].set_visible(False)
+    _foot(
+        figure,
+        "Blue (+): holds here; orange (x): does not hold here; grey (?): cannot be told. Differences with 95% "
+        "intervals, in the units of the table.",
+    )
     return figure
 
 

@@ -32,7 +32,7 @@ from protovalue.online.agent import Agent
 from protovalue.online.linear_dqn import find_encoder
 from protovalue.progress import ProgressBar
 from protovalue.report.cells import EVALUATION, CellResult, read_evaluation
-from protovalue.report.model import Embedding, FeatureNumbers, Gallery, Spread
+from protovalue.report.model import Embedding, EncoderFeatures, FeatureNumbers, Gallery, Spread
 from protovalue.report.numbers import short
 from protovalue.report.results import Results
 from protovalue.runs import read_run
@@ -52,16 +52,6 @@ class _Lens:
 
     name: str
     see: See
-
-
-@dataclass(frozen=True)
-class _Measured:
-    """What one encoder's features are like."""
-
-    num_features: int
-    rank: float
-    smoothness: float
-    probe: float | None
 
 
 @dataclass(frozen=True)
@@ -107,7 +97,7 @@ def look(results: Results, which: Which = "all", quiet: bool = False, scaling: S
                 notes.append(f"no probe in {env}: nothing that could be read out changes in a random policy's states")
             embeddings = []
             for method in results.methods:
-                measured: list[_Measured] = []
+                measured: list[EncoderFeatures] = []
                 for cell in chosen[env, method]:
                     try:
                         lenses = _lenses(cell, games, first=which == "first")
@@ -118,7 +108,8 @@ def look(results: Results, which: Which = "all", quiet: bool = False, scaling: S
                         seen = features_of(lens.see, played.observations)
                         if not measured:
                             embeddings.append(_embed(method, lens.name, seen[list(steps)], scaling))
-                        measured.append(_measure(seen, features_of(lens.see, states.observations), states))
+                        wide = features_of(lens.see, states.observations)
+                        measured.append(_measure(cell, seen, wide, states))
                     bar.advance(1, env)
                 if measured:
                     features.append(_numbers(env, method, measured))
@@ -191,17 +182,21 @@ def _embed(method: str, encoder: str, features: NDArray[np.float32], scaling: Sc
     return Embedding(method, encoder, plane.points / (furthest or 1.0), plane.stress)
 
 
-def _measure(along: NDArray[np.float32], wide: NDArray[np.float32], states: ProbeStates) -> _Measured:
+def _measure(
+    cell: CellResult, along: NDArray[np.float32], wide: NDArray[np.float32], states: ProbeStates
+) -> EncoderFeatures:
     """Measure features along a trajectory and over a random policy's states."""
     variables = state_variables(states.observations)
     probe = None
     if variables is not None:
         found = linear_probe(wide, variables[0], states.groups)
         probe = float(np.nanmean(found)) if np.isfinite(found).any() else None
-    return _Measured(wide.shape[1], effective_rank(torch.from_numpy(wide)), temporal_smoothness(along), probe)
+    rank = effective_rank(torch.from_numpy(wide))
+    seeds = cell.data_seed, cell.pretraining_seed
+    return EncoderFeatures(*seeds, wide.shape[1], rank, temporal_smoothness(along), probe)
 
 
-def _numbers(env: str, method: str, measured: Sequence[_Measured]) -> FeatureNumbers:
+def _numbers(env: str, method: str, measured: Sequence[EncoderFeatures]) -> FeatureNumbers:
     probes = [one.probe for one in measured if one.probe is not None]
     return FeatureNumbers(
         env=env,
@@ -211,6 +206,7 @@ def _numbers(env: str, method: str, measured: Sequence[_Measured]) -> FeatureNum
         effective_rank=_range([one.rank for one in measured]),
         smoothness=_range([one.smoothness for one in measured]),
         probe=_range(probes) if probes else None,
+        each=tuple(measured),
     )
 
 

@@ -12,8 +12,9 @@ from protovalue.evaluate.aggregate import STATISTIC_TITLES, STATISTICS, Estimate
 from protovalue.report.results import Results
 
 __all__ = [
-    "STATISTICS", "STATISTIC_TITLES", "Aggregate", "Cost", "Embedding", "Estimate", "FeatureNumbers", "Gallery",
-    "GameScore", "Picture", "Report", "Spread", "TableFiles", "Verdict",
+    "STATISTICS", "STATISTIC_TITLES", "Aggregate", "Contrast", "Cost", "Embedding", "EncoderFeatures", "Estimate",
+    "FeatureNumbers", "Gallery", "GameScore", "GridCell", "GridWidth", "Picture", "Report", "Spread", "TableFiles",
+    "Verdict",
 ]  # fmt: skip
 
 Array = NDArray[np.float64]
@@ -61,6 +62,19 @@ class Spread:
 
 
 @dataclass(frozen=True)
+class EncoderFeatures:
+    """What the features of one encoder are like."""
+
+    data_seed: int | None
+    pretraining_seed: int | None
+    """None of an end-to-end agent."""
+    num_features: int
+    rank: float
+    smoothness: float
+    probe: float | None
+
+
+@dataclass(frozen=True)
 class FeatureNumbers:
     """What the features of a method are like in an environment, over its encoders."""
 
@@ -74,6 +88,8 @@ class FeatureNumbers:
     """On one trajectory: distance of consecutive states over that of all pairs; 1 is no smoothness."""
     probe: Spread | None
     """Held-out R^2 of a linear probe of the state variables; None where the environment has no such variables."""
+    each: tuple[EncoderFeatures, ...] = ()
+    """The same, encoder by encoder."""
 
 
 @dataclass(frozen=True)
@@ -147,23 +163,87 @@ class Verdict:
     methods: tuple[str, str]
     """What was compared: how much higher the first scores than the second."""
     difference: Estimate
-    """Mean over games, in normalised scores, with Student's interval over data sets, or over encoders of one."""
+    """Mean over games, with Student's interval over data sets, or over encoders of one."""
     margin: float
     """What the difference must be above."""
     stands_on: str
     needed: int | None
     """Data sets, or encoders, of each game that would tell, four times out of five, by the variance seen."""
+    unit: str = "normalised score"
+    """What the difference is of."""
+
+    @property
+    def holds(self) -> bool | None:
+        """Whether the claim holds here, by the interval alone; None where that cannot be told."""
+        if self.difference.low > self.margin:
+            return True
+        return False if self.difference.high < self.margin else None
 
     @property
     def verdict(self) -> str:
-        """Whether the claim holds here, by the interval alone."""
-        if not self.difference.has_interval:
-            return "cannot be told: too few encoders"
-        if self.difference.low > self.margin:
-            return "holds here"
-        if self.difference.high < self.margin:
-            return "does not hold here"
-        return f"cannot be told: about {self.needed:,} a game would tell" if self.needed else "cannot be told"
+        """Whether the claim holds here, in words."""
+        return _told(self.holds, ("holds here", "does not hold here"), self.difference, self.needed)
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """How much higher a variant scores than the method that it is a variant of."""
+
+    method: str
+    base: str
+    difference: Estimate
+    """Mean over games, in normalised scores, with Student's interval over data sets, or over encoders of one."""
+    stands_on: str
+    needed: int | None
+    """As in `Verdict`."""
+
+    @property
+    def verdict(self) -> str:
+        """Whether it scores higher or lower, by the interval alone."""
+        higher = True if self.difference.low > 0 else False if self.difference.high < 0 else None
+        return _told(higher, ("higher", "lower"), self.difference, self.needed)
+
+
+def _told(answer: bool | None, words: tuple[str, str], difference: Estimate, needed: int | None) -> str:
+    if answer is not None:
+        return words[0] if answer else words[1]
+    if not difference.has_interval:
+        return "cannot be told: too few encoders"
+    return f"cannot be told: about {needed:,} a game would tell" if needed else "cannot be told"
+
+
+@dataclass(frozen=True)
+class GridCell:
+    """A method at one width of the encoder with one number of tasks."""
+
+    method: str
+    width: float
+    tasks: int
+    encoders: int
+    """In all games together."""
+    agents: int
+    """On each encoder."""
+    score: Estimate
+    """Normalised, mean over games."""
+    loss: float
+    """Per task, at the end of pretraining; NaN where there is none."""
+    effective_rank: float
+    """Mean over encoders; NaN where it was not measured."""
+    seconds: float
+    """Of one encoder with its agents and their evaluation; NaN where it was not recorded."""
+
+
+@dataclass(frozen=True)
+class GridWidth:
+    """Where a method stops gaining from tasks at one width of the encoder."""
+
+    method: str
+    width: float
+    tasks: Estimate
+    """The number of tasks after which the score is level."""
+    slope: Estimate
+    """What the normalised score gains below it with every doubling of the number of tasks."""
+    games: int
 
 
 @dataclass(frozen=True)
@@ -199,6 +279,11 @@ class Report:
     """Probability that a run of the first method scores higher than one of another, by that other method."""
     verdicts: tuple[Verdict, ...] = ()
     """On the paper's claims that these runs say something about; empty where scores are not normalised."""
+    contrasts: tuple[Contrast, ...] = ()
+    """Of the variants of a method; empty where scores are not normalised."""
+    grid: tuple[GridCell, ...] = ()
+    """Of methods that were run with several numbers of tasks."""
+    grid_widths: tuple[GridWidth, ...] = ()
     headline: tuple[str, ...] = ()
     """The lines that the command prints: numbers with intervals, per game and over games."""
     paper: Mapping[str, Mapping[str, float]] = field(default_factory=dict)

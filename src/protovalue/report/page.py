@@ -23,7 +23,7 @@ from protovalue.report.wording import headline
 LIMIT = 10_000_000  # bytes of a page
 SHARP = 400_000  # bytes up to which a figure is worth having as SVG
 # The figures that have a place in a section of the page; the rest follow at the end.
-SECTIONS = ("aggregates", "profile", "scaling", "ablations", "games", "curves", "mds")
+SECTIONS = ("aggregates", "profile", "claims", "scaling", "grid", "ablations", "games", "curves", "mds")
 SCRIPT, STYLE, PAGE = "page.js", "page.css", "page.html.j2"
 
 

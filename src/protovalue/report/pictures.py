@@ -9,8 +9,8 @@ from matplotlib.figure import Figure
 
 from protovalue.progress import ProgressBar
 from protovalue.report import figures, summary
-from protovalue.report.model import Aggregate, Array, Estimate, Gallery, Picture, Report
-from protovalue.report.summary import ScalingPoint
+from protovalue.report.grid import ScalingPoint, scaling
+from protovalue.report.model import Aggregate, Array, Estimate, Gallery, GridCell, Picture, Report, Verdict
 
 MANY = 12  # methods, beyond which figures with a colour for each cannot be read
 T = TypeVar("T")
@@ -126,15 +126,36 @@ PROFILE: FigureEntry[Scores] = FigureEntry(
 
 SCALING: FigureEntry[tuple[ScalingPoint, ...]] = FigureEntry(
     name="scaling",
-    of=lambda report: [
-        points for points in [summary.scaling(report.results, report.per_game, report.aggregates)] if points
-    ],
+    of=lambda report: [points for points in [scaling(report.results, report.per_game, report.aggregates)] if points],
     title=lambda report, points: f"{_scaling_label(report).capitalize()} against the number of tasks",
     caption=lambda report, points: (
         f"A line for each width of the encoder. {'Lower' if report.aggregates else 'Higher'} is better; bands are 95% "
         "intervals. No tasks are a random initialisation."
     ),
     draw=_draw_scaling,
+    coloured=False,
+)
+
+GRID: FigureEntry[tuple[GridCell, ...]] = FigureEntry(
+    name="grid",
+    of=lambda report: [report.grid] if report.grid else [],
+    title=lambda report, rows: "Loss and rank against the number of tasks",
+    caption=lambda report, rows: (
+        "Loss per task at the end of pretraining and effective rank of the features, means over games and encoders, "
+        "a line for each width of the encoder."
+    ),
+    draw=lambda report, rows: figures.grid_figure(rows),
+    coloured=False,
+)
+
+CLAIMS: FigureEntry[tuple[Verdict, ...]] = FigureEntry(
+    name="claims",
+    of=lambda report: [report.verdicts] if report.verdicts else [],
+    title=lambda report, rows: "The paper's claims at a glance",
+    caption=lambda report, rows: (
+        "Differences with 95% intervals: blue holds here, orange does not, grey cannot be told."
+    ),
+    draw=lambda report, rows: figures.verdicts_figure({report.results.name: rows}),
     coloured=False,
 )
 
@@ -187,5 +208,7 @@ MDS: FigureEntry[Gallery] = FigureEntry(
     env=lambda gallery: gallery.env,
 )
 
-FIGURES: tuple[FigureEntry[Any], ...] = (AGGREGATES, PROFILE, SCALING, ABLATIONS, GAMES, CURVES, MDS)
+FIGURES: tuple[FigureEntry[Any], ...] = (
+    AGGREGATES, PROFILE, CLAIMS, SCALING, GRID, ABLATIONS, GAMES, CURVES, MDS,
+)  # fmt: skip
 """All figures, in the order of the page."""

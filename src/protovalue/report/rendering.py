@@ -16,14 +16,14 @@ def markdown(table: Table) -> str:
     """Write a table as GitHub's Markdown."""
 
     def shown(cell: Number) -> str:
-        text = _escape_markdown(cell.text)
+        text = escape_markdown(cell.text)
         return f"**{text}**" if cell.is_best else text
 
-    lines = [_row_of(map(_escape_markdown, table.columns)), _row_of([":---", *["---:"] * (len(table.columns) - 1)])]
+    lines = [_row_of(map(escape_markdown, table.columns)), _row_of([":---", *["---:"] * (len(table.columns) - 1)])]
     lines += [_row_of(map(shown, row)) for row in table.rows]
-    parts = [f"**{_escape_markdown(table.title)}**", "\n".join(lines)]
+    parts = [f"**{escape_markdown(table.title)}**", "\n".join(lines)]
     if table.note:
-        parts.append(_escape_markdown(table.note))
+        parts.append(escape_markdown(table.note))
     return "\n\n".join(parts) + "\n"
 
 
@@ -107,7 +107,8 @@ def _row_of(texts: Iterable[str]) -> str:
     return f"| {' | '.join(texts)} |"
 
 
-def _escape_markdown(text: str) -> str:
+def escape_markdown(text: str) -> str:
+    """Write a text so that Markdown shows it as it is."""
     return re.sub(r"([\\`*_|<&~]|(?<=])\()", r"\\\1", text).replace("\n", " ")
 
 

@@ -1,4 +1,4 @@
-"""From results to the numbers of a report: per game, over games, over training, against tasks and between variants."""
+"""From results to the numbers of a report: per game, over games, over training and between variants."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -55,16 +55,6 @@ class TrainingCurve:
     lowest: float
     """The lowest point of any encoder's curve."""
     highest: float
-
-
-@dataclass(frozen=True)
-class ScalingPoint:
-    """A number for one width and one number of tasks."""
-
-    panel: str
-    width: float
-    tasks: int
-    estimate: Estimate
 
 
 def scale_of(results: Results) -> Scale:
@@ -251,35 +241,17 @@ def base_title(method: str) -> str:
     return _GRID.sub("", method)
 
 
-def scaling(results: Results, games: Sequence[GameScore], over: Sequence[Aggregate]) -> tuple[ScalingPoint, ...]:
-    """Return optimality gaps by width and number of tasks, or mean returns per game where nothing is normalised.
+def variants(results: Results) -> list[list[str]]:
+    """Return the titles of methods that were pretrained by the same method, where their settings differ.
 
-    Empty unless a method was run with several numbers of tasks. A random initialisation is a method with no tasks.
+    A width or a number of tasks makes no variant.
     """
-    first = {cell.method: cell for cell in reversed(results.cells)}
-    counts: dict[str, set[int]] = {}
-    for method, cell in first.items():
-        if cell.tasks is not None:
-            counts.setdefault(base_title(method), set()).add(cell.tasks)
-    grids = [base for base, tasks in counts.items() if len(tasks) > 1]
-    aggregated = {row.method: row.statistics["optimality_gap"] for row in over}
-    points = []
-    for base in grids:
-        for method, cell in first.items():
-            tasks = 0 if _is_random(cell) else cell.tasks
-            if tasks is None or (base_title(method) != base and not _is_random(cell)):
-                continue
-            if aggregated and method in aggregated:
-                points.append(ScalingPoint(base, cell.width, tasks, aggregated[method]))
-            elif not aggregated:
-                of = [score for score in games if score.method == method]
-                points += [
-                    ScalingPoint(
-                        score.env if len(grids) == 1 else f"{base}, {score.env}", cell.width, tasks, score.mean
-                    )
-                    for score in of
-                ]
-    return tuple(points)
+    families: dict[str, dict[str, str]] = {}
+    for cell in results.cells:
+        if cell.method != results.end_to_end and not _is_random(cell):
+            families.setdefault(str(cell.settings.get("method")), {})[cell.method] = base_title(cell.method)
+    several = [titles for titles in families.values() if len(set(titles.values())) > 1]
+    return [[method for method in results.methods if method in titles] for titles in several]
 
 
 def ablations(
@@ -290,27 +262,23 @@ def ablations(
     Variants are methods that were pretrained by the same method with other settings than width and number of tasks.
     Last comes, as in the paper, the random initialisation of the same network.
     """
-    families: dict[str, dict[str, str]] = {}
-    for cell in results.cells:
-        if cell.method != results.end_to_end and not _is_random(cell):
-            families.setdefault(str(cell.settings.get("method")), {})[cell.method] = base_title(cell.method)
-    several = [titles for titles in families.values() if len(set(titles.values())) > 1]
-    variants = [method for method in results.methods if any(method in titles for titles in several)]
-    networks = {_network(cell) for cell in results.cells if cell.method in variants}
+    several = variants(results)
+    variant = [method for method in results.methods if any(method in titles for titles in several)]
+    networks = {_network(cell) for cell in results.cells if cell.method in variant}
     drawn = {cell.method for cell in results.cells if _is_random(cell) and _network(cell) in networks}
-    variants += [method for method in results.methods if method in drawn]
+    variant += [method for method in results.methods if method in drawn]
     if over:
         rows = {row.method: row.statistics for row in over}
         return {
-            STATISTIC_TITLES[name]: {method: rows[method][name] for method in variants if method in rows}
+            STATISTIC_TITLES[name]: {method: rows[method][name] for method in variant if method in rows}
             for name in ("median", "iqm")
-            if any(method in rows for method in variants)
+            if any(method in rows for method in variant)
         }
     means = {(score.env, score.method): score.mean for score in games}
     return {
-        env: {method: means[env, method] for method in variants if (env, method) in means}
+        env: {method: means[env, method] for method in variant if (env, method) in means}
         for env in results.envs
-        if any((env, method) in means for method in variants)
+        if any((env, method) in means for method in variant)
     }
 
 

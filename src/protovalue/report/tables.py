@@ -8,7 +8,16 @@ from typing import Any
 from protovalue.evaluate.aggregate import LESS_IS_BETTER, STATISTIC_TITLES, STATISTICS, Estimate
 from protovalue.evaluate.scores import PAPER_REFERENCES, PAPER_TITLES, paper_title
 from protovalue.report.best import best
-from protovalue.report.model import Aggregate, FeatureNumbers, GameScore, Report, Verdict
+from protovalue.report.model import (
+    Aggregate,
+    Contrast,
+    FeatureNumbers,
+    GameScore,
+    GridCell,
+    GridWidth,
+    Report,
+    Verdict,
+)
 from protovalue.report.numbers import MINUS, NONE, SCORE_DIGITS, TIMES, fixed, plural, return_digits
 from protovalue.report.table import Column, Number, TableEntry, shown
 
@@ -257,9 +266,19 @@ FEATURES: TableEntry[FeatureNumbers] = TableEntry(
     ),
 )
 
+_UNITS = (
+    "In brackets Student's 95% interval over data sets, or over encoders where all share one data set; methods on the "
+    "same data sets are compared pair by pair."
+)
+_NEEDED = (
+    "What would tell: the data sets, or encoders, that each game would need to tell four times out of five, by the "
+    "variance seen."
+)
+
 CLAIM_COLUMNS: tuple[Column[Verdict], ...] = (
     Column("Verdict", lambda row: Number(row.verdict, short=row.verdict)),
     Column("Difference", lambda row: row.difference, SCORE_DIGITS),
+    Column("In", lambda row: Number(row.unit, short=row.unit)),
     Column("Stands on", lambda row: Number(row.stands_on, short=row.stands_on)),
     Column("Paper's evidence", lambda row: Number(row.evidence, short=row.evidence)),
     Column("Place in the paper", lambda row: Number(row.place, short=row.place)),
@@ -273,15 +292,75 @@ CLAIMS: TableEntry[Verdict] = TableEntry(
     row_name=lambda report, row: row.claim,
     columns=lambda report: CLAIM_COLUMNS,
     note=lambda report: (
-        "Difference: how much higher the first method of a claim scores, mean over games. "
-        f"{report.scale}. In brackets Student's 95% interval over data sets, or over encoders where all share one data "
-        "set; methods on the same data sets are compared pair by pair. A claim holds here if its whole interval is "
-        "above 0, or above -0.1 where it says near. What would tell: the data sets, or encoders, that each game would "
-        "need to tell four times out of five, by the variance seen."
+        "Difference: how much higher the side is that a claim says is higher, mean over games. "
+        f"{report.scale}. {_UNITS} A claim holds here if its whole interval is above 0, or above -0.1 where it says "
+        f"near, or above -1 halving where it says half. {_NEEDED}"
     ),
 )
 
-IN_FILES: tuple[TableEntry[Any], ...] = (GAMES, AGGREGATES, IMPROVEMENT, CLAIMS, FEATURES)
+VARIANT_COLUMNS: tuple[Column[Contrast], ...] = (
+    Column("Verdict", lambda row: Number(row.verdict, short=row.verdict)),
+    Column("Difference", lambda row: row.difference, SCORE_DIGITS),
+    Column("Compared with", lambda row: Number(row.base, short=row.base)),
+    Column("Stands on", lambda row: Number(row.stands_on, short=row.stands_on)),
+)
+
+VARIANTS: TableEntry[Contrast] = TableEntry(
+    name="variants",
+    title="What a variant changes",
+    head="Variant",
+    rows=lambda report: report.contrasts,
+    row_name=lambda report, row: row.method,
+    columns=lambda report: VARIANT_COLUMNS,
+    note=lambda report: (
+        f"Difference: how much higher a variant scores, mean over games. {report.scale}. {_UNITS} {_NEEDED}"
+    ),
+)
+
+GRID_COLUMNS: tuple[Column[GridCell], ...] = (
+    Column("Encoders", lambda row: row.encoders, kind="count"),
+    Column("Score", lambda row: row.score, SCORE_DIGITS),
+    Column("Loss per task", lambda row: row.loss, digits=4),
+    Column("Effective rank", lambda row: row.effective_rank, digits=1),
+    Column("Seconds", lambda row: row.seconds, digits=0),
+)
+
+GRID: TableEntry[GridCell] = TableEntry(
+    name="grid",
+    title="Widths and numbers of tasks",
+    head="Method, width and tasks",
+    rows=lambda report: report.grid,
+    row_name=lambda report, row: f"{row.method}, {row.width}x, {plural(row.tasks, 'task')}",
+    columns=lambda report: GRID_COLUMNS,
+    note=lambda report: (
+        f"Score: mean over games, with Student's 95% interval over seeds of encoders. {report.scale}. Loss: mean over "
+        "tasks and over the last tenth of pretraining. Effective rank: mean over encoders. Seconds: recorded time of "
+        "one encoder, its agents and their evaluation."
+    ),
+)
+
+SATURATION_COLUMNS: tuple[Column[GridWidth], ...] = (
+    Column("Games", lambda row: row.games, kind="count"),
+    Column("Gains until tasks", lambda row: row.tasks, digits=0),
+    Column("Gain per doubling", lambda row: row.slope, digits=4),
+)
+
+SATURATION: TableEntry[GridWidth] = TableEntry(
+    name="saturation",
+    title="Where a width stops gaining from tasks",
+    head="Method and width",
+    rows=lambda report: report.grid_widths,
+    row_name=lambda report, row: f"{row.method}, {row.width}x",
+    columns=lambda report: SATURATION_COLUMNS,
+    note=lambda report: (
+        "Least squares of a line in the logarithm of the number of tasks that is level from one of the numbers on. In "
+        "brackets 95% intervals, encoders drawn again. Where the gain's interval holds 0, the number says nothing."
+    ),
+)
+
+IN_FILES: tuple[TableEntry[Any], ...] = (
+    GAMES, AGGREGATES, IMPROVEMENT, CLAIMS, VARIANTS, SATURATION, GRID, FEATURES,
+)  # fmt: skip
 """The tables that are files, in their order."""
 ON_PAGE: tuple[TableEntry[Any], ...] = (*IN_FILES, NORMALISED_GAMES)
 """The tables of the page."""
