@@ -91,6 +91,7 @@ ONCE = ("study", "report", "tabular")  # run in the first document that has them
 ELSEWHERE = {
     "pvn tabular four-rooms --out four-rooms": "tests/tabular/test_command.py::test_numbers_on_the_page",
     "pvn tabular --map maze.txt --out maze": "tests/tabular/test_command.py::test_page",
+    "pvn claims report --out claims.md": "tests/report/test_claims_page.py::test_one_page_of_several_studies",
     "docs/adding-a-method.md": "tests/pretrain/test_adding_a_method.py::test_the_example_learns_and_resumes",
     "docs/adding-an-indicator.md": "tests/indicators/test_registry.py::test_the_document_s_indicator_works",
     "docs/adding-an-environment.md": "tests/envs/test_adding_an_environment.py::test_walks_by_hand",
@@ -426,6 +427,7 @@ COMPLETE = {
     "study status": "x",
     "study plan": "x",
     "report": "x",
+    "claims": "x",
     "bench": "x",
     "demo": "",
     "cache list": "",
