@@ -90,6 +90,11 @@ COMMANDS = {
         "protovalue.evaluate.episodes:evaluate_command",
         "Play complete episodes with trained agents.",
     ),
+    "probe": Command(
+        "protovalue.probe.config:ProbeConfig",
+        "protovalue.probe.command:probe_command",
+        "Read what is true of a state from frozen features.",
+    ),
     "study run": Command(
         "protovalue.study.config:StudyRunConfig",
         "protovalue.study.command:study_run",

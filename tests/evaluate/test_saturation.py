@@ -68,3 +68,18 @@ def test_one_encoder_has_no_interval() -> None:
 def test_what_cannot_be_fitted_is_refused(cells: dict[int, dict[str, np.ndarray]]) -> None:
     with pytest.raises(ValueError, match="expected three or more from 1 on"):
         saturation(cells, numpy_generator(0), 10)
+
+
+@pytest.mark.parametrize("side", [1, -1])
+def test_the_interval_s_ends_are_percentiles(side: int) -> None:
+    """One encoder of five is off by 5 in the last cell: k of five drawn move its mean by k and the slope by k / 2.
+
+    k is binomial with chance 0.2: P(k <= 2) = 0.942 and P(k <= 3) = 0.993, so that 3 is the percentile 97.5. The slope
+    of three points 0, 0, k at 0, 1, 2 doublings is k / 2 where they rise to the end, which fits better than to 2.
+    """
+    cells = {1: {"a": np.zeros(5)}, 2: {"a": np.zeros(5)}, 4: {"a": np.array([0, 0, 0, 0, 5.0 * side])}}
+    found = saturation(cells, numpy_generator(0), 4_000)
+    assert found.tasks.point == 4
+    assert found.slope.point == pytest.approx(0.5 * side)
+    assert sorted((found.slope.low, found.slope.high), key=abs) == pytest.approx([0, 1.5 * side])
+    assert saturation({n: {"a": own["a"][-2:]} for n, own in cells.items()}, numpy_generator(0), 50).slope.has_interval

@@ -239,6 +239,42 @@ REPORTS |= {
 REPORTS = {key: both(_no_pictures, check) for key, check in REPORTS.items()}
 
 
+# Probes
+
+PROBE = "probe random:minatar:0.25:5 --env minatar/breakout --states 300 --epochs 1 --random 0 --seed 1 --out {out}"
+
+
+def scores_of(ran: Ran) -> list[dict[str, Any]]:
+    """What was probed, with its scores."""
+    found: list[dict[str, Any]] = json.loads((ran.out / "probe.json").read_bytes())["probed"]
+    return found
+
+
+def probe_differs(old: str, new: str) -> Check:
+    """Another value gives other scores, or scores of others."""
+    return differ(PROBE, PROBE.replace(old, new), scores_of)
+
+
+def _probe_out(world: World) -> None:
+    assert scores_of(world.once(PROBE))
+
+
+PROBES: dict[tuple[str, str], Check] = {
+    ("probe", "encoders"): probe_differs("random:minatar:0.25:5", "random:minatar:0.25:6"),
+    ("probe", "out"): _probe_out,
+    ("probe", "env"): both(
+        probe_differs("minatar/breakout", "minatar/asterix"),
+        refused("probe random:minatar:1 --out {out}", "--env: missing"),
+    ),
+    ("probe", "player"): differ(PROBE, f"{PROBE} --player {{breakout}}", scores_of),
+    ("probe", "states"): probe_differs("--states 300", "--states 600"),
+    ("probe", "random"): probe_differs("--random 0", "--random 1"),
+    ("probe", "supervised"): differ(PROBE, f"{PROBE} --supervised 1", scores_of),
+    ("probe", "epochs"): probe_differs("--epochs 1", "--epochs 9"),
+    ("probe", "seed"): probe_differs("--seed 1", "--seed 2"),
+}
+
+
 # The tabular page
 
 
@@ -347,6 +383,7 @@ def _cache(world: World) -> None:
 CHECKS: dict[tuple[str, str], Check] = {
     **STUDIES,
     **REPORTS,
+    **PROBES,
     **TABULAR,
     ("list", "kind"): differ("list encoders", "list methods", printed),
     ("list", "name"): differ("list encoders impala", "list encoders {wide}", printed),

@@ -1,0 +1,1 @@
+"""What can be read linearly from frozen features, without any reinforcement learning: `pvn probe`."""
