@@ -13,7 +13,7 @@ from protovalue.config import COUNT, INPUT, NOT_NEGATIVE, PLACE, RESULT, SUBJECT
 class ProbeConfig(Settings):
     """Read what is true of a state linearly from frozen features, and print how well that goes.
 
-    Example: pvn probe runs/pvn-0 runs/pvn-1 --out probe
+    Example: pvn probe runs/pvn-0 runs/pvn-1 --out probe-pvn
 
     Atari: bytes of the console's RAM, by the protocol of the AtariARI benchmark. MinAtar: what is beside the player and
     where things are. --player DATA: the action that a player took, and the sign of what it got.

@@ -51,7 +51,7 @@ class ReportConfig(Settings):
 class ClaimsConfig(Settings):
     """Write one page and one picture of what several studies say of the paper's claims.
 
-    Example: pvn claims runs/minatar-claims/report runs/minatar-scaling/report --out claims.md
+    Example: pvn claims runs/minatar-claims/report runs/minatar-scaling/report --out verdicts.md
 
     REPORTS are folders that `pvn report` wrote about studies, or claims.json of such folders.
     """
