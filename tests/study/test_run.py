@@ -12,6 +12,7 @@ from typing import Any
 import psutil
 import pytest
 
+from protovalue import __version__
 from protovalue.cli import main
 from protovalue.errors import UserError
 from protovalue.files import read_json, write_json
@@ -173,6 +174,31 @@ class Rigged:
 
     def close(self) -> None:
         pass
+
+
+SCRIPT = """
+import sys
+from pathlib import Path
+from protovalue.study import engine
+
+print("once")
+engine._IMPORTED_ONCE = []
+root = Path(sys.argv[1])
+running = engine.LocalProcesses(1, root, 1)
+running.start(engine.Job("job", ("pvn", "--version"), root / "log"))
+while not (ended := running.wait(0.1)):
+    pass
+print(ended[0].code)
+"""
+
+
+def test_a_script_without_a_guard_is_not_run_again_by_the_workers(tmp_path: Path) -> None:
+    """`multiprocessing` runs the main module in every process that it starts, unless it has no name and no file."""
+    (tmp_path / "run.py").write_text(SCRIPT)
+    command = [sys.executable, str(tmp_path / "run.py"), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("once\n0\n", "")
+    assert (tmp_path / "log").read_text() == f"protovalue {__version__}\n"
 
 
 def test_a_stage_that_claims_success_without_a_result_failed(tmp_path: Path) -> None:
