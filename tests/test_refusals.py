@@ -13,6 +13,8 @@ from protovalue.cli import main
 from protovalue.data.dataset import open_dataset
 from protovalue.files import read_json
 from protovalue.runs import read_checkpoint, read_run
+from protovalue.study.folder import write_study
+from protovalue.tabular.config import TabularConfig
 
 BREAKOUT = "minatar/breakout"
 ENVIRONMENT = "--env minatar/breakout"
@@ -266,3 +268,46 @@ def test_a_dqn_that_makes_no_update_is_said_loudly(world: Path, capsys: pytest.C
     assert "few-agent: its agents have made no update: they play as they were drawn" in capsys.readouterr().err
     assert main(["evaluate", "dqn", "--episodes", "1", "--out", "one.json"]) == 0
     assert "no update" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("out", "said"),
+    [
+        ("pre", "--out: pre: not empty and not a demo, found "),
+        ("thesis", "--out: thesis: not empty and not a demo, found thesis.tex; choose another folder"),
+        ("file", "file: found a file, expected a folder"),
+        ("mine", "mine/study: not empty and not a study; choose another folder with --out"),
+        ("yours", "yours/study: found the study 'yours' there, expected 'demo'"),
+        ("theirs", "theirs/report: found a file, expected a folder"),
+    ],
+)
+def test_a_demo_is_not_put_into_what_is_there(
+    world: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, out: str, said: str
+) -> None:
+    monkeypatch.setattr("protovalue.demo.command.tabular", lambda config: pytest.fail("it began"))
+    Path("mine/study").mkdir(parents=True)
+    Path("mine/study/notes.txt").write_text("precious")
+    Path("yours/study").mkdir(parents=True)
+    write_study(Path("yours/study"), {"name": "yours"})
+    Path("theirs").mkdir()
+    Path("theirs/report").write_text("precious")
+    refused(world, f"demo --out {out}", said, capsys)
+
+
+def test_a_demo_goes_on_in_its_own_folder(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its stages, which are other commands with tests of their own, are not run here."""
+    for name in ("four-rooms", "report", "study"):
+        Path("demo", name).mkdir(parents=True)
+    for name in ("episode.gif", "episode.json", ".new-0123456789abcdef.gif", ".DS_Store"):
+        Path("demo", name).touch()
+    write_study(Path("demo/study"), {"name": "demo"})
+    begun: list[Path] = []
+
+    def begin(config: TabularConfig) -> None:
+        begun.append(config.out)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("protovalue.demo.command.tabular", begin)
+    assert main(["demo", "--out", "demo"]) == 130
+    assert main(["demo", "--out", "another"]) == 130
+    assert begun == [Path("demo/four-rooms"), Path("another/four-rooms")]
