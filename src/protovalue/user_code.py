@@ -70,7 +70,7 @@ def raised_in(what: str, error: Exception, expected: str = "") -> UserError:
 
 
 def place_of(code: Any) -> str:
-    """Say where a class or a function begins: "file.py: line 3: ", the file as the user named it; "" if none is known."""
+    """Say where a class or a function begins: "file.py: line 3: ", the file as the user named it; "" if unknown."""
     try:
         file, line = inspect.getfile(code), inspect.getsourcelines(code)[1]
     except (OSError, TypeError):  # its source cannot be read, or it is made of no Python code

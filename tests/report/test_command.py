@@ -116,6 +116,19 @@ def test_another_report_in_the_same_folder_leaves_nothing_of_the_first(study: Pa
     }
 
 
+def test_logs_without_an_episode_have_no_picture_and_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made.run(tmp_path / "r", ENV, [1.0], "random:minatar:1")
+    (tmp_path / "r" / "metrics.jsonl").write_text('{"step": 3000, "loss": 0.5}\n')
+    made.run(tmp_path / "s", OTHER, [1.0], "random:minatar:1")
+    assert main(["report", str(tmp_path), "--out", str(tmp_path / "o"), "--features", "none"]) == 0
+    assert [path.name for path in (tmp_path / "o" / "figures").glob("curves*.png")] == ["curves-minatar-freeway.png"]
+    said = f"no training curves of {ENV}: the logs of its runs have no episode that ended"
+    assert f"note: {said}" in capsys.readouterr().out
+    assert said in (tmp_path / "o" / "index.html").read_text()
+
+
 def test_versions_that_differ_between_methods_are_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made.run(tmp_path / "r", ENV, [1.0], "random:minatar:1")
     made.run(tmp_path / "d", ENV, [1.0], versions={"protovalue": "0.0.9", "torch": "2.13.0"})
