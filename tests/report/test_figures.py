@@ -11,6 +11,7 @@ import matplotlib.colors
 import numpy as np
 import pytest
 from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 from PIL import Image
 
@@ -220,7 +221,7 @@ def test_a_curve_of_one_point_is_a_mark() -> None:
     # The last point of a method's curve is as high as its encoders' evaluation: 1.5 + p + m, p = 0, 1, 2.
     assert [np.asarray(mark.get_ydata()).tolist() for mark in marks] == [[2.5 + m] for m in (0, 1, 2, 3, 4, 6)]
     assert {np.asarray(mark.get_xdata()).item() for mark in marks} == {30_000}
-    legend = [handle.get_marker() for handle in figure.legends[0].legend_handles]
+    legend = [handle.get_marker() for handle in figure.legends[0].legend_handles if isinstance(handle, Line2D)]
     assert [marker for marker in legend if marker in figures.MARKERS] == [mark.get_marker() for mark in marks]
 
 
