@@ -107,8 +107,8 @@ MISTAKES = [
     (PRETRAIN, "--data data", "--data nowhere", "pvn: --data: nowhere: not a data set"),
     (PRETRAIN, "--data data", "--data data data", "--data: data holds the same episodes as data"),
     (PRETRAIN, "--data data", "--data data asterix", "asterix"),
-    (ONLINE, "--encoder pre", "--encoder nowhere", "pvn: --encoder: nowhere: no encoder here: found no such folder, expected one of "
-     "pvn pretrain or random:"),
+    (ONLINE, "--encoder pre", "--encoder nowhere", "pvn: --encoder: nowhere: no encoder here: found no such folder, "
+     "expected one of pvn pretrain or random:"),
     (ONLINE, "--encoder pre", "--encoder data", "pvn: --encoder: data: no encoder here: "),
     (ONLINE, "--encoder pre", "--encoder pre --env minatar/asterix", "--encoder: pre"),
     (ONLINE, "--encoder pre", f"--encoder random:minatr:1 {ENVIRONMENT}", "random:minatr:1"),

@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 
 from protovalue.cli import main
+from protovalue.envs.base import Env
 from protovalue.evaluate.config import EvaluateConfig
 from protovalue.evaluate.episodes import evaluate_run
+from protovalue.evaluate.features import ProbeStates, random_states
 from protovalue.files import write_json
 from protovalue.online.config import DqnConfig, OnlineConfig
 from protovalue.online.dqn import train_dqn
@@ -189,6 +191,25 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
     whole = DqnConfig(env=ENV, out=folder / "dqn", **small)
     evaluate_run(EvaluateConfig(train_dqn(whole, quiet=True), 2), quiet=True)
     return folder
+
+
+def test_states_that_are_all_alike_have_no_probe_and_a_note(
+    real: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As in a game that nothing happens in: there is nothing to read out of the features."""
+
+    def alike(env: Env) -> ProbeStates:
+        states = random_states(env)
+        return replace(states, observations=np.repeat(states.observations[:1], len(states.observations), axis=0))
+
+    said = f"no probe in {ENV}: nothing that could be read out changes in a random policy's states"
+    for drawn in (random_states, alike):
+        monkeypatch.setattr("protovalue.report.galleries.random_states", drawn)
+        assert main(["report", str(real), "--out", str(tmp_path), "--features", "first"]) == 0
+        assert (f"note: {said}\n" in capsys.readouterr().out) == (drawn is alike)
+    assert said in (tmp_path / "index.html").read_text()
+    with (tmp_path / "tables/features.csv").open(newline="") as file:
+        assert {row["Linear probe R2"] for row in csv.DictReader(file)} == {""}
 
 
 def test_features_of_real_encoders_are_drawn_and_measured(real: Path, tmp_path: Path) -> None:
