@@ -1,6 +1,7 @@
 """`pvn report`: what it writes and prints, that it repeats byte for byte, and what it refuses."""
 
 import csv
+import html
 import json
 import shutil
 from dataclasses import replace
@@ -207,7 +208,7 @@ def test_states_that_are_all_alike_have_no_probe_and_a_note(
         monkeypatch.setattr("protovalue.report.galleries.random_states", drawn)
         assert main(["report", str(real), "--out", str(tmp_path), "--features", "first"]) == 0
         assert (f"note: {said}\n" in capsys.readouterr().out) == (drawn is alike)
-    assert said in (tmp_path / "index.html").read_text()
+    assert said in html.unescape((tmp_path / "index.html").read_text())
     with (tmp_path / "tables/features.csv").open(newline="") as file:
         assert {row["Linear probe R2"] for row in csv.DictReader(file)} == {""}
 
