@@ -229,6 +229,21 @@ def test_an_interruption_asks_once_and_starts_nothing_more(tmp_path: Path, monke
     assert not outcome.failed
 
 
+@pytest.mark.parametrize(
+    ("encoders", "agents", "said"),
+    [(1, 1, "1 encoder or end-to-end run, 1 agent\n"), (2, 2, "2 encoders or end-to-end runs, 4 agents\n")],
+)
+def test_what_came_out_is_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], encoders: int, agents: int, said: str
+) -> None:
+    seeds = f"pretraining = {encoders}\nonline = {agents}"
+    text = TINY.replace("pretraining = 2\nonline = 2", seeds).partition("[methods.random]")[0]
+    text = text.replace('"dqn"', '"none"').replace("[dqn]\nsteps = 60\nreplay_min = 20\nseeds = 1\n", "")
+    laid_out = plan(parse(text), tmp_path)
+    command._report(StudyRunConfig(tmp_path / "study.toml"), tmp_path, laid_out, Outcome(), Stop())
+    assert said in capsys.readouterr().out
+
+
 def test_stages_start_in_the_order_of_the_plan(tmp_path: Path) -> None:
     laid_out, engine = plan(parse(TINY), tmp_path), Rigged()
     run_stages(laid_out.stages, (), engine, tmp_path, Events(tmp_path), Stop(), lambda *_: None)

@@ -157,7 +157,9 @@ def _report(config: StudyRunConfig, root: Path, laid_out: Plan, outcome: Outcome
             f"{root}: {_count(outcome.failed, 'stage')} failed: {listed}{blocked}; the same command tries them again"
         )
     cells, agents = len(laid_out.cells), sum(len(cell.seeds) for cell in laid_out.cells)
-    print(f"{root}: all {len(laid_out.stages)} stages are done: {cells} encoders or end-to-end runs, {agents} agents")
+    units = "encoder or end-to-end run" if cells == 1 else "encoders or end-to-end runs"
+    played = f"{agents} agent{'' if agents == 1 else 's'}"
+    print(f"{root}: all {len(laid_out.stages)} stages are done: {cells} {units}, {played}")
     print(f"see what came out: pvn report {root} --out {root / 'report'}")
 
 
