@@ -1,5 +1,6 @@
 """`import protovalue`: a function for each stage, settings as keywords, and what it says to whoever is mistaken."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 import torch
 
 import protovalue
+from protovalue.api import _from_keywords
 from protovalue.encoder import FrozenEncoder
 from protovalue.errors import UserError
 from protovalue.files import read_json
@@ -110,6 +112,32 @@ def test_settings_may_be_a_config_whose_paths_are_text(tmp_path: Path) -> None:
     assert protovalue.collect(config, quiet=True).num_transitions == 16
     many = protovalue.PvnConfig(out="a", data="b", holdout=["c", "d"])  # type: ignore[arg-type]
     assert (many.out, many.data, many.holdout, many.cache) == (Path("a"), (Path("b"),), (Path("c"), Path("d")), None)
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ([0, 1, 2], "0-2"),
+        ((4,), "4"),
+        (range(3), "0-2"),
+        (range(0, 6, 2), "0,2,4"),
+        (np.array([7, 3, 4, 9]), "7,3-4,9"),
+        ("0,1,2", "0,1,2"),
+    ],
+)
+def test_seeds_may_be_numbers(given: object, text: str) -> None:
+    """What is recorded is what the flag has, so that the command goes on with the run."""
+    assert protovalue.OnlineConfig(env="e", encoder="f", out=Path("r"), seeds=given).seeds == text  # type: ignore[arg-type]
+    assert _from_keywords(protovalue.DqnConfig, {"env": "e", "out": "r", "seeds": given}).seeds == text
+
+
+@pytest.mark.parametrize("given", [3, None, [], [0.5], [True], ["0"], [[0]]])
+def test_what_could_be_a_seed_or_how_many_is_refused(given: object) -> None:
+    said = f"--seeds: found {given!r}, expected a list such as [0, 1, 2], or text such as '0-2'"
+    with pytest.raises(UserError, match=f"^{re.escape(said)}$"):
+        protovalue.train_dqn(env="minatar/breakout", out="r", seeds=given)
+    with pytest.raises(UserError, match=f"^{re.escape(said)}$"):
+        protovalue.DqnConfig(env="minatar/breakout", out=Path("r"), seeds=given)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import protovalue
 from protovalue import cli
 from protovalue.cli import COMMANDS, main
 from protovalue.config import PRESET
@@ -234,6 +235,17 @@ def test_a_mistake_is_one_line_and_exit_code_2(
     assert printed.err.startswith("pvn: ")
     assert expected in printed.err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_package_can_be_run_as_the_command() -> None:
+    command = [sys.executable, "-m", "protovalue"]
+    assert subprocess.run([*command, "--version"], capture_output=True, text=True, check=True).stdout.split() == [
+        "protovalue",
+        protovalue.__version__,
+    ]
+    done = subprocess.run([*command, "colect"], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr.startswith("pvn: unknown command 'colect'")
 
 
 def test_debug_shows_the_traceback() -> None:

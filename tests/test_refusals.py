@@ -13,6 +13,8 @@ from protovalue.cli import main
 from protovalue.data.dataset import open_dataset
 from protovalue.files import read_json
 from protovalue.runs import read_checkpoint, read_run
+from protovalue.study.folder import write_study
+from protovalue.tabular.config import TabularConfig
 
 BREAKOUT = "minatar/breakout"
 ENVIRONMENT = "--env minatar/breakout"
@@ -92,7 +94,7 @@ MISTAKES = [
     (PRETRAIN, "--out new", "--out new --architecture-options depth=3", "depth"),
     (PRETRAIN, "--out new", "--out new --architecture raises.py", "on import"),
     (PRETRAIN, "--out new", "--out new --method pvm", "did you mean 'pvn'?"),
-    (PRETRAIN, "--out new", "--out new --holdout nowhere", "nowhere"),
+    (PRETRAIN, "--out new", "--out new --holdout nowhere", "pvn: --holdout: nowhere: not a data set"),
     (PRETRAIN, "--out new", "--out new --holdout asterix", "--holdout: asterix: found env_id minatar/asterix"),
     (PRETRAIN, "--out new", "--out new --holdout data", "--holdout: data holds the episodes of --data data"),
     (PRETRAIN, "--out new", "--out new --holdout held held", "--holdout: held holds the same episodes as held"),
@@ -102,11 +104,12 @@ MISTAKES = [
     (PRETRAIN, "--out new", f"--out new {ENVIRONMENT}", "--env: found together with --data"),
     (PRETRAIN, "--out new", "--out data", "data: not empty and not a run"),
     (PRETRAIN, "--out new", "--out file/new", "file: found a file, expected a folder"),
-    (PRETRAIN, "--data data", "--data nowhere", "nowhere"),
+    (PRETRAIN, "--data data", "--data nowhere", "pvn: --data: nowhere: not a data set"),
     (PRETRAIN, "--data data", "--data data data", "--data: data holds the same episodes as data"),
     (PRETRAIN, "--data data", "--data data asterix", "asterix"),
-    (ONLINE, "--encoder pre", "--encoder nowhere", "nowhere"),
-    (ONLINE, "--encoder pre", "--encoder data", "data"),
+    (ONLINE, "--encoder pre", "--encoder nowhere", "pvn: --encoder: nowhere: no encoder here: found no such folder, "
+     "expected one of pvn pretrain or random:"),
+    (ONLINE, "--encoder pre", "--encoder data", "pvn: --encoder: data: no encoder here: "),
     (ONLINE, "--encoder pre", "--encoder pre --env minatar/asterix", "--encoder: pre"),
     (ONLINE, "--encoder pre", f"--encoder random:minatr:1 {ENVIRONMENT}", "random:minatr:1"),
     (ONLINE, "--steps 8", "--steps 4", "--steps: found 4, expected at least 5: the first update comes then"),
@@ -266,3 +269,46 @@ def test_a_dqn_that_makes_no_update_is_said_loudly(world: Path, capsys: pytest.C
     assert "few-agent: its agents have made no update: they play as they were drawn" in capsys.readouterr().err
     assert main(["evaluate", "dqn", "--episodes", "1", "--out", "one.json"]) == 0
     assert "no update" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("out", "said"),
+    [
+        ("pre", "--out: pre: not empty and not a demo, found "),
+        ("thesis", "--out: thesis: not empty and not a demo, found thesis.tex; choose another folder"),
+        ("file", "file: found a file, expected a folder"),
+        ("mine", "mine/study: not empty and not a study; choose another folder with --out"),
+        ("yours", "yours/study: found the study 'yours' there, expected 'demo'"),
+        ("theirs", "theirs/report: found a file, expected a folder"),
+    ],
+)
+def test_a_demo_is_not_put_into_what_is_there(
+    world: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, out: str, said: str
+) -> None:
+    monkeypatch.setattr("protovalue.demo.command.tabular", lambda config: pytest.fail("it began"))
+    Path("mine/study").mkdir(parents=True)
+    Path("mine/study/notes.txt").write_text("precious")
+    Path("yours/study").mkdir(parents=True)
+    write_study(Path("yours/study"), {"name": "yours"})
+    Path("theirs").mkdir()
+    Path("theirs/report").write_text("precious")
+    refused(world, f"demo --out {out}", said, capsys)
+
+
+def test_a_demo_goes_on_in_its_own_folder(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its stages, which are other commands with tests of their own, are not run here."""
+    for name in ("four-rooms", "report", "study"):
+        Path("demo", name).mkdir(parents=True)
+    for name in ("episode.gif", "episode.json", ".new-0123456789abcdef.gif", ".DS_Store"):
+        Path("demo", name).touch()
+    write_study(Path("demo/study"), {"name": "demo"})
+    begun: list[Path] = []
+
+    def begin(config: TabularConfig) -> None:
+        begun.append(config.out)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("protovalue.demo.command.tabular", begin)
+    assert main(["demo", "--out", "demo"]) == 130
+    assert main(["demo", "--out", "another"]) == 130
+    assert begun == [Path("demo/four-rooms"), Path("another/four-rooms")]

@@ -16,7 +16,7 @@ from protovalue.data.dataset import Dataset
 from protovalue.envs.options import EnvOptions
 from protovalue.errors import UserError, unknown
 from protovalue.evaluate.config import EvaluateConfig
-from protovalue.online.config import DqnConfig, OnlineConfig
+from protovalue.online.config import DqnConfig, OnlineConfig, seeds_text
 from protovalue.pretrain.config import PretrainConfig
 from protovalue.progress import silenced
 from protovalue.report.config import ReportConfig
@@ -192,6 +192,8 @@ def _from_keywords(kind: type[C], settings: Mapping[str, Any]) -> C:
             raise unknown("setting", name, known - ({"options"} if own else set()))
         if name in own:
             options[name] = _plain(value)
+        elif name == "seeds":
+            values[name] = seeds_text(value)
         elif get_origin(hints[name]) is tuple and isinstance(value, str | os.PathLike | Dataset):
             plain = _plain(value)
             values[name] = plain if isinstance(plain, list) else (plain,)

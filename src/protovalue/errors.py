@@ -1,7 +1,8 @@
 """The one exception that a user can cause, and the wording that every message shares."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 MOST_NAMES = 16  # that an error lists
 
@@ -12,6 +13,15 @@ class UserError(Exception):
     Its text is one line that names the flag or file, what was found and what was expected.
     The command line prints it without a traceback and exits with code 2.
     """
+
+
+@contextmanager
+def given_as(flag: str) -> Iterator[None]:
+    """Name the flag by which the user gave what turns out to be wrong."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"{flag}: {error}") from error
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:

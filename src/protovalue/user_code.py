@@ -2,12 +2,14 @@
 
 import contextlib
 import importlib.util
+import inspect
 import sys
 import traceback
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from protovalue.errors import UserError
 
@@ -58,10 +60,22 @@ def known_file(path: Path) -> None:
     _run.setdefault(str(path), path)
 
 
-def raised_in(what: str, error: Exception) -> UserError:
-    """Tell what the user's own code raised: with the lines of their file or, if none was reached, by what it is of."""
+def raised_in(what: str, error: Exception, expected: str = "") -> UserError:
+    """Tell what the user's own code raised: with the lines of their file or, if none was reached, by what it is of.
+
+    Where no line of theirs was reached, `expected` says what the caller wanted of it.
+    """
     frames = _frames(error)
-    return _of_file(error, frames) if frames else UserError(f"{what}: {_what(error)}")
+    return _of_file(error, frames) if frames else UserError(f"{what}: {_what(error)}{expected}")
+
+
+def place_of(code: Any) -> str:
+    """Say where a class or a function begins: "file.py: line 3: ", the file as the user named it; "" if unknown."""
+    try:
+        file, line = inspect.getfile(code), inspect.getsourcelines(code)[1]
+    except (OSError, TypeError):  # its source cannot be read, or it is made of no Python code
+        return ""
+    return f"{_run.get(file, file)}: line {line}: "
 
 
 def _frames(error: BaseException) -> list[traceback.FrameSummary]:

@@ -164,10 +164,115 @@ def test_a_step_that_raises_shows_its_own_line(
     assert said.endswith("(line 15: self.left -= self.nothing)")
 
 
-def test_what_gymnasium_itself_refuses_is_one_line() -> None:
+RESET = "return np.zeros((4, 4), np.uint8), {}"
+STEP = "return np.full((4, 4), 200, np.uint8), float(action), self.left == 0, False, {}"
+RETURNS = "that returns observation, reward, terminated, truncated, info"
+
+
+@pytest.mark.parametrize(
+    ("given", "instead", "said"),
+    [
+        ("def step", "def stop", f"line 6: class Lamp of environment 'gym/Lamp-v0' has no step, expected step(self, "
+         f"action) {RETURNS}"),
+        ("def reset", "def restart", "line 6: class Lamp of environment 'gym/Lamp-v0' has no reset, expected "
+         "reset(self, *, seed=None, options=None) that returns observation, info"),
+        ("observation_space, action_space = ", "observation_space, actions = ", "line 6: class Lamp of environment "
+         "'gym/Lamp-v0' has no action_space, expected a Discrete"),
+        ("observation_space, action_space = ", "observations, action_space = ", "line 6: class Lamp of environment "
+         "'gym/Lamp-v0' has no observation_space, expected a uint8 or bool Box"),
+        ("self.left == 0, False, {}", "self.left == 0, {}", "line 14: step of environment 'gym/Lamp-v0': returned 4 "
+         "values, expected 5: observation, reward, terminated, truncated, info; the done of old Gym is two: terminated "
+         "and truncated"),
+        (STEP, "return None", "line 14: step of environment 'gym/Lamp-v0': returned NoneType, expected 5: observation"),
+        (RESET, "return np.zeros((4, 4), np.uint8)", "line 9: reset of environment 'gym/Lamp-v0': returned ndarray, "
+         "expected 2: observation, info"),
+        ("seed=None, options=None", "options=None", "line 9: reset of environment 'gym/Lamp-v0': TypeError: "
+         "Lamp.reset() got an unexpected keyword argument 'seed'; expected reset(self, *, seed=None, options=None)"),
+        ("def step(self, action)", "def step(self)", "line 14: step of environment 'gym/Lamp-v0': TypeError: "
+         f"Lamp.step() takes 1 positional argument but 2 were given; expected step(self, action) {RETURNS}"),
+    ],
+)  # fmt: skip
+def test_a_class_that_is_not_what_gymnasium_wants_is_told_by_its_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], given: str, instead: str,
+    said: str,
+) -> None:  # fmt: skip
+    """And leaves no folder, so that the corrected file works."""
+    monkeypatch.chdir(tmp_path)
+    assert FILE.count(given) == 1
+    (tmp_path / "myenvs.py").write_text(FILE.replace(given, instead))
+    command = ["collect", "gym/myenvs.py:Lamp-v0", "--steps", "8", "--out", "data"]
+    assert main(command) == 2
+    assert capfd.readouterr().err.splitlines()[-1].startswith(f"pvn: myenvs.py: {said}")
+    assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize("there", [False, True])
+@pytest.mark.parametrize("steps", [1, 2])
+def test_a_step_that_fails_before_an_episode_is_over_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int, there: bool
+) -> None:
+    """So that the corrected file works, also if it has other frames; a folder that was there stays, empty."""
+    monkeypatch.chdir(tmp_path)
+    if there:
+        (tmp_path / "data").mkdir()
+    (tmp_path / "myenvs.py").write_text(FILE.replace("self.left -= 1", f"self.left -= 1 / (self.left - {4 - steps})"))
+    command = ["collect", "gym/myenvs.py:Lamp-v0", "--steps", "8", "--num-envs", "1", "--out", "data"]
+    assert main(command) == 2
+    assert [path.name for path in tmp_path.rglob("*")] == (["data"] if there else []) + ["myenvs.py"]
+    del gymnasium.registry["Lamp-v0"]
+    (tmp_path / "corrected.py").write_text(FILE.replace("4, 4", "5, 5"))
+    assert main([word.replace("myenvs", "corrected") for word in command]) == 0
+    assert open_dataset(tmp_path / "data").num_transitions == 8
+
+
+def test_a_step_that_fails_later_keeps_what_is_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    fails = FILE.replace("self.left = 3", "self.left, self.episodes = 3, getattr(self, 'episodes', 0) + 1")
+    fails = fails.replace("self.left -= 1", "self.left -= 1 if self.episodes == 1 else 1 / 0")
+    (tmp_path / "myenvs.py").write_text(fails)
+    assert main(["collect", "gym/myenvs.py:Lamp-v0", "--steps", "9", "--num-envs", "1", "--out", "data"]) == 2
+    assert open_dataset(tmp_path / "data").num_transitions == 3
+
+
+def test_what_a_wrapper_makes_of_a_wrong_answer_is_told_by_the_line_of_the_class(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Gymnasium's own wrapper for max_episode_steps takes the values apart before they come here."""
+    monkeypatch.chdir(tmp_path)
+    old = FILE.replace("self.left == 0, False, {}", "self.left == 0, {}")
+    (tmp_path / "myenvs.py").write_text(old.replace('"Lamp-v0", Lamp', '"Lamp-v0", Lamp, max_episode_steps=9'))
+    import_module_of("gym/myenvs.py:Lamp-v0")
+    env = make("gym/Lamp-v0")
+    env.reset(seed=0)
+    with pytest.raises(UserError) as raised:
+        env.step(np.zeros(1, int))
+    assert str(raised.value) == (
+        "myenvs.py: line 14: step of environment 'gym/Lamp-v0': ValueError: not enough values to unpack "
+        f"(expected 5, got 4); expected step(self, action) {RETURNS}"
+    )
+
+
+def test_a_wrapper_of_the_users_is_told_by_its_own_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    wrapper = """
+class Old(gymnasium.Wrapper):
+    def step(self, action):
+        return self.env.step(action)[:4]
+
+gymnasium.register("Old-v0", lambda: Old(Lamp()))
+"""
+    (tmp_path / "myenvs.py").write_text(FILE + wrapper)
+    import_module_of("gym/myenvs.py:Old-v0")
+    env = make("gym/Old-v0")
+    env.reset(seed=0)
+    with pytest.raises(UserError, match="^myenvs.py: line 21: step of environment 'gym/Old-v0': returned 4 values"):
+        env.step(np.zeros(1, int))
+
+
+def test_what_has_no_line_is_told_without() -> None:
     env = shows(Box(0, 255, (4, 4), np.uint8), None)
-    env._games[0]._env.unwrapped.reset = lambda **_: 3  # no pair of an observation and an info
-    with pytest.raises(UserError, match="^environment 'gym/Shown-v0': TypeError: "):
+    env._games[0]._env.unwrapped.reset = int  # which takes no seed, and is made of no Python code
+    with pytest.raises(UserError, match="^reset of environment 'gym/Shown-v0': TypeError: 'seed' is an invalid"):
         env.reset(seed=0)
 
 

@@ -101,7 +101,7 @@ def test_a_folder_of_another_command_is_refused_in_few_words(
         (f"pretrain --method random --env minatar/breakout --out {agents}",
          f"{agents}: found a run of pvn online, expected another folder for pvn pretrain"),
         (f"online --encoder {agents} {flags} --out {tmp_path}/r",
-         f"{agents}: no encoder here: found the agents of pvn online, expected a run of pvn pretrain"),
+         f"--encoder: {agents}: no encoder here: found the agents of pvn online, expected a run of pvn pretrain"),
     ]:  # fmt: skip
         capsys.readouterr()
         assert main(words.split()) == 2

@@ -1,6 +1,7 @@
 """`pvn report`: what it writes and prints, that it repeats byte for byte, and what it refuses."""
 
 import csv
+import html
 import json
 import shutil
 from dataclasses import replace
@@ -11,8 +12,10 @@ import numpy as np
 import pytest
 
 from protovalue.cli import main
+from protovalue.envs.base import Env
 from protovalue.evaluate.config import EvaluateConfig
 from protovalue.evaluate.episodes import evaluate_run
+from protovalue.evaluate.features import ProbeStates, random_states
 from protovalue.files import write_json
 from protovalue.online.config import DqnConfig, OnlineConfig
 from protovalue.online.dqn import train_dqn
@@ -116,6 +119,19 @@ def test_another_report_in_the_same_folder_leaves_nothing_of_the_first(study: Pa
     }
 
 
+def test_logs_without_an_episode_have_no_picture_and_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made.run(tmp_path / "r", ENV, [1.0], "random:minatar:1")
+    (tmp_path / "r" / "metrics.jsonl").write_text('{"step": 3000, "loss": 0.5}\n')
+    made.run(tmp_path / "s", OTHER, [1.0], "random:minatar:1")
+    assert main(["report", str(tmp_path), "--out", str(tmp_path / "o"), "--features", "none"]) == 0
+    assert [path.name for path in (tmp_path / "o" / "figures").glob("curves*.png")] == ["curves-minatar-freeway.png"]
+    said = f"no training curves of {ENV}: the logs of its runs have no episode that ended"
+    assert f"note: {said}" in capsys.readouterr().out
+    assert said in (tmp_path / "o" / "index.html").read_text()
+
+
 def test_versions_that_differ_between_methods_are_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made.run(tmp_path / "r", ENV, [1.0], "random:minatar:1")
     made.run(tmp_path / "d", ENV, [1.0], versions={"protovalue": "0.0.9", "torch": "2.13.0"})
@@ -176,6 +192,25 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
     whole = DqnConfig(env=ENV, out=folder / "dqn", **small)
     evaluate_run(EvaluateConfig(train_dqn(whole, quiet=True), 2), quiet=True)
     return folder
+
+
+def test_states_that_are_all_alike_have_no_probe_and_a_note(
+    real: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As in a game that nothing happens in: there is nothing to read out of the features."""
+
+    def alike(env: Env) -> ProbeStates:
+        states = random_states(env)
+        return replace(states, observations=np.repeat(states.observations[:1], len(states.observations), axis=0))
+
+    said = f"no probe in {ENV}: nothing that could be read out changes in a random policy's states"
+    for drawn in (random_states, alike):
+        monkeypatch.setattr("protovalue.report.galleries.random_states", drawn)
+        assert main(["report", str(real), "--out", str(tmp_path), "--features", "first"]) == 0
+        assert (f"note: {said}\n" in capsys.readouterr().out) == (drawn is alike)
+    assert said in html.unescape((tmp_path / "index.html").read_text())
+    with (tmp_path / "tables/features.csv").open(newline="") as file:
+        assert {row["Linear probe R2"] for row in csv.DictReader(file)} == {""}
 
 
 def test_features_of_real_encoders_are_drawn_and_measured(real: Path, tmp_path: Path) -> None:

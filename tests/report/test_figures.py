@@ -11,6 +11,7 @@ import matplotlib.colors
 import numpy as np
 import pytest
 from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 from PIL import Image
 
@@ -208,6 +209,21 @@ def test_curves_have_lines_bands_and_levels(made: Any) -> None:
     assert "DQN: evaluation after 90,000 steps" in shown
     assert "3 encoders" in shown
     assert "Student" in shown
+
+
+def test_a_curve_of_one_point_is_a_mark() -> None:
+    """Runs that wrote one line into their logs: a line of one point would be empty axes."""
+    many = results(envs=ENVS[:1])
+    cells = tuple(replace(cell, curve_steps=cell.curve_steps[-1:], curve=cell.curve[:, -1:]) for cell in many.cells)
+    one = replace(many, cells=cells)
+    figure = figures.curves_figure(one, ENVS[0], figures.colours(METHODS, "DQN"), ("Behaviour cloning",))
+    (axes,) = figure.axes
+    marks = [line for line in axes.lines if line.get_marker() in figures.MARKERS]
+    # The last point of a method's curve is as high as its encoders' evaluation: 1.5 + p + m, p = 0, 1, 2.
+    assert [np.asarray(mark.get_ydata()).tolist() for mark in marks] == [[2.5 + m] for m in (0, 1, 2, 3, 4, 6)]
+    assert {np.asarray(mark.get_xdata()).item() for mark in marks} == {30_000}
+    legend = [handle.get_marker() for handle in figure.legends[0].legend_handles if isinstance(handle, Line2D)]
+    assert [marker for marker in legend if marker in figures.MARKERS] == [mark.get_marker() for mark in marks]
 
 
 def test_profiles_and_ablations_and_scaling_say_their_runs(made: Any, scores: Any) -> None:

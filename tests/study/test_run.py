@@ -12,6 +12,7 @@ from typing import Any
 import psutil
 import pytest
 
+from protovalue import __version__
 from protovalue.cli import main
 from protovalue.errors import UserError
 from protovalue.files import read_json, write_json
@@ -175,6 +176,31 @@ class Rigged:
         pass
 
 
+SCRIPT = """
+import sys
+from pathlib import Path
+from protovalue.study import engine
+
+print("once")
+engine._IMPORTED_ONCE = []
+root = Path(sys.argv[1])
+running = engine.LocalProcesses(1, root, 1)
+running.start(engine.Job("job", ("pvn", "--version"), root / "log"))
+while not (ended := running.wait(0.1)):
+    pass
+print(ended[0].code)
+"""
+
+
+def test_a_script_without_a_guard_is_not_run_again_by_the_workers(tmp_path: Path) -> None:
+    """`multiprocessing` runs the main module in every process that it starts, unless it has no name and no file."""
+    (tmp_path / "run.py").write_text(SCRIPT)
+    command = [sys.executable, str(tmp_path / "run.py"), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("once\n0\n", "")
+    assert (tmp_path / "log").read_text() == f"protovalue {__version__}\n"
+
+
 def test_a_stage_that_claims_success_without_a_result_failed(tmp_path: Path) -> None:
     laid_out = plan(parse(TINY), tmp_path)
     outcome = run_stages(laid_out.stages, (), Rigged(), tmp_path, Events(tmp_path), Stop(), lambda *_: None)
@@ -201,6 +227,21 @@ def test_an_interruption_asks_once_and_starts_nothing_more(tmp_path: Path, monke
     assert (len(engine.started), engine.interrupts) == (2, 1)
     assert [event["event"] for event in events(tmp_path)] == ["start", "start", "interrupted", "interrupted"]
     assert not outcome.failed
+
+
+@pytest.mark.parametrize(
+    ("encoders", "agents", "said"),
+    [(1, 1, "1 encoder or end-to-end run, 1 agent\n"), (2, 2, "2 encoders or end-to-end runs, 4 agents\n")],
+)
+def test_what_came_out_is_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], encoders: int, agents: int, said: str
+) -> None:
+    seeds = f"pretraining = {encoders}\nonline = {agents}"
+    text = TINY.replace("pretraining = 2\nonline = 2", seeds).partition("[methods.random]")[0]
+    text = text.replace('"dqn"', '"none"').replace("[dqn]\nsteps = 60\nreplay_min = 20\nseeds = 1\n", "")
+    laid_out = plan(parse(text), tmp_path)
+    command._report(StudyRunConfig(tmp_path / "study.toml"), tmp_path, laid_out, Outcome(), Stop())
+    assert said in capsys.readouterr().out
 
 
 def test_stages_start_in_the_order_of_the_plan(tmp_path: Path) -> None:

@@ -100,9 +100,9 @@ def collect(config: CollectConfig, quiet: bool = False) -> Dataset:
     seeds, generator = collection_seeds(config.seed, parts, num_envs)
     policy = RandomPolicy(env.num_actions, generator)
     source = {"by": "pvn collect", "policy": config.policy, "seed": config.seed, "part": parts, "steps": config.steps}
-    obs, _ = env.reset(seed=seeds)  # first, as an environment that does not work is to leave no folder behind
+    obs, _ = env.reset(seed=seeds)
     with (
-        DatasetWriter(config.out, manifest, source) as writer,
+        DatasetWriter(config.out, manifest, source, discard_empty=True) as writer,
         ProgressBar(f"collect {config.env}", config.steps, "steps", done, quiet) as bar,
         stop_on_interrupt() as stop,
     ):

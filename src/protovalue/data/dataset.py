@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from protovalue.data import format as fmt
 from protovalue.data.format import End, Manifest
-from protovalue.errors import UserError
+from protovalue.errors import UserError, given_as
 from protovalue.files import locked
 
 log = logging.getLogger(__name__)
@@ -399,7 +399,8 @@ class Dataset:
 
 def open_distinct(paths: Sequence[Path], flag: str) -> Dataset:
     """Open the folders that a flag names; two with the same episodes are refused: they would count twice."""
-    data = open_dataset(*paths)
+    with given_as(flag):
+        data = open_dataset(*paths)
     seen: dict[str, Path] = {}
     for folder in data.folders:
         same = seen.get(folder.manifest.checksum)

@@ -1,5 +1,6 @@
 """Writing a data set, episode by episode, so that a kill at any instant loses no episode that was complete."""
 
+import contextlib
 import hashlib
 import os
 import struct
@@ -17,7 +18,7 @@ from protovalue.data import format as fmt
 from protovalue.data.dataset import Folder, checksum
 from protovalue.data.format import End, Manifest
 from protovalue.errors import UserError
-from protovalue.files import FolderLock, check_place, open_file, truncate, write_all
+from protovalue.files import LOCK, FolderLock, check_place, open_file, truncate, write_all
 
 _FILES = (fmt.FRAMES, fmt.CHUNKS, fmt.ACTIONS, fmt.REWARDS, fmt.EPISODES)  # an episode's record is written last
 _CHUNK, _EPISODE, _CRC = struct.Struct("<QII"), struct.Struct("<QQQdIIiIIII"), struct.Struct("<I")
@@ -100,13 +101,23 @@ class DatasetWriter:
     Leaving it marks the data set complete; leaving it by an exception keeps every complete episode without the mark.
     """
 
-    def __init__(self, path: Path, manifest: Manifest, source: dict[str, Any], keep: int | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        manifest: Manifest,
+        source: dict[str, Any],
+        keep: int | None = None,
+        *,
+        discard_empty: bool = False,
+    ) -> None:
         """Open `path` for writing; `source` says where the episodes come from and is kept in the provenance.
 
         Where the last writer had the same source, its entry goes on: what is written in several goes is then what one
-        would have written. Only the first `keep` episodes that are already there are kept, all if it is None.
+        would have written. Only the first `keep` episodes that are already there are kept, all if it is None. With
+        `discard_empty`, an exception before the first episode of a new data set leaves nothing behind.
         """
         exists = (path / fmt.MANIFEST).exists()
+        self._discards, self._made_folder = discard_empty and not exists, not path.exists()
         check_empty(path)
         path.mkdir(parents=True, exist_ok=True)
         self.path = path
@@ -247,6 +258,14 @@ class DatasetWriter:
         kept = f"{self.manifest.episodes} complete episodes are kept, the same command continues"
         return UserError(f"{self.path / name}: {error.strerror}; {kept}")
 
+    def _remove(self) -> None:
+        """Remove a data set without an episode; of a folder that was there before, only its files."""
+        for name in (*_FILES, fmt.MANIFEST, LOCK):
+            (self.path / name).unlink(missing_ok=True)
+        if self._made_folder:
+            with contextlib.suppress(OSError):  # somebody put something there meanwhile
+                self.path.rmdir()
+
     def _release(self) -> None:
         for descriptor in self._files.values():
             os.close(descriptor)
@@ -261,5 +280,7 @@ class DatasetWriter:
         try:
             if kind is None:
                 self.commit(complete=True)
+            elif self._discards and not self._counts[0]:
+                self._remove()
         finally:
             self._release()

@@ -15,4 +15,4 @@ class DemoConfig(Settings):
     """
 
     out: Annotated[Path, PLACE] = Path("demo")
-    """Folder for what the demo makes."""
+    """Folder for what the demo makes: a new one, or an earlier demo's, which goes on."""

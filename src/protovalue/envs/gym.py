@@ -13,7 +13,7 @@ from PIL import Image
 
 from protovalue.envs.base import Array, Family, PythonEnv
 from protovalue.errors import UserError
-from protovalue.user_code import known_file, raised_in
+from protovalue.user_code import known_file, place_of, raised_in
 
 _LUMA = np.array([299, 587, 114], np.uint32)  # thousandths of red, green and blue in a grey value (ITU-R BT.601)
 
@@ -61,6 +61,13 @@ def _resized(frame: Array, size: int) -> Array:
     return scaled[0] if frame.ndim == 2 else np.stack(scaled, axis=-1)
 
 
+# What the methods of an environment must be, and how many values they return.
+_METHODS = {
+    "reset": ("reset(self, *, seed=None, options=None)", 2, "observation, info"),
+    "step": ("step(self, action)", 5, "observation, reward, terminated, truncated, info"),
+}
+
+
 class _GymGame:
     """One Gymnasium environment; its actions may start at any number, ours start at 0."""
 
@@ -70,19 +77,34 @@ class _GymGame:
         self._first_action = int(env.action_space.start)
 
     def reset(self, seed: int | None) -> Array:
-        try:
-            frame = self._env.reset(seed=seed)[0]
-        except Exception as error:
-            raise raised_in(self._what, error) from error
+        frame, _ = self._call("reset", seed=seed)
         return self._frames(frame)
 
     def step(self, action: int) -> tuple[Array, float, bool, bool]:
+        frame, reward, terminated, truncated, _ = self._call("step", np.int64(self._first_action + action))
+        return self._frames(frame), self._number(reward), bool(terminated), bool(truncated)
+
+    def _call(self, method: str, *given: Any, **named: Any) -> Any:
+        """Call a method of the environment and return its values, if they are as many as Gymnasium wants."""
+        _, count, values = _METHODS[method]
         try:
-            frame, reward, terminated, truncated, _ = self._env.step(np.int64(self._first_action + action))
-            ended = bool(terminated), bool(truncated)
+            found = getattr(self._env, method)(*given, **named)
         except Exception as error:
-            raise raised_in(self._what, error) from error
-        return self._frames(frame), self._number(reward), *ended
+            raise raised_in(self._of(method), error, f"; expected {_signature(method)}") from error
+        if not isinstance(found, tuple | list) or len(found) != count:
+            shown = f"{len(found)} values" if isinstance(found, tuple | list) else type(found).__name__
+            old = (
+                "; the done of old Gym is two: terminated and truncated" if (method, shown[0]) == ("step", "4") else ""
+            )
+            raise UserError(f"{self._of(method)}: returned {shown}, expected {count}: {values}{old}")
+        return found
+
+    def _of(self, method: str) -> str:
+        """Name a method of the environment by where it is: the outermost that is not one of Gymnasium's wrappers."""
+        layer: Any = self._env
+        while getattr(layer, method).__module__.startswith("gymnasium.") and layer is not layer.unwrapped:
+            layer = layer.env
+        return f"{place_of(getattr(layer, method))}{method} of {self._what}"
 
     def _number(self, reward: Any) -> float:
         """Return a reward as a number; one that is none would be in every sum from here on."""
@@ -133,6 +155,7 @@ class Gym(Family):
         except Exception as error:  # whatever its own code raises
             raise raised_in(f"environment {env_id!r}: cannot be made", error) from error
         _note_file(type(envs[0].unwrapped))
+        _check_class(env_id, envs[0].unwrapped)
         actions, observation = envs[0].action_space, envs[0].observation_space
         if not isinstance(actions, Discrete):
             raise UserError(f"environment {env_id!r}: found actions {actions}, expected Discrete")
@@ -141,6 +164,23 @@ class Gym(Family):
         frames = _Frames(env_id, observation, self.resize, self.grey)
         games = [_GymGame(env_id, env, frames) for env in envs]
         return PythonEnv(env_id, self.options, games, frames.shape, observation.dtype, int(actions.n))
+
+
+def _check_class(env_id: str, env: gymnasium.Env[Any, Any]) -> None:
+    """Refuse a class that leaves out what Gymnasium does not ask for before it is needed."""
+    kind = type(env)
+    missing = {name: _signature(name) for name in _METHODS if getattr(kind, name) is getattr(gymnasium.Env, name)}
+    spaces = {"action_space": "a Discrete", "observation_space": "a uint8 or bool Box"}
+    missing |= {name: expected for name, expected in spaces.items() if not hasattr(env, name)}
+    for name, expected in missing.items():
+        raise UserError(
+            f"{place_of(kind)}class {kind.__name__} of environment {env_id!r} has no {name}, expected {expected}"
+        )
+
+
+def _signature(method: str) -> str:
+    signature, _, values = _METHODS[method]
+    return f"{signature} that returns {values}"
 
 
 def _note_file(made_by: Any) -> None:

@@ -2,8 +2,9 @@
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from numbers import Integral
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, Self
 
@@ -38,6 +39,25 @@ from protovalue.own_options import OwnOptions
 from protovalue.presets import DQN, ONLINE, Presets
 
 MOST_SEEDS = 1_000  # of a range that are trained together
+
+
+def seeds_text(seeds: object) -> str:
+    """Return seeds as the flag has them: text as it is, and numbers of Python's with what is in a row as a range.
+
+    One number alone is refused: it could be a seed or how many.
+    """
+    if isinstance(seeds, str):
+        return seeds
+    found = list(seeds) if isinstance(seeds, Iterable) else []
+    whole = bool(found) and all(isinstance(one, Integral) and not isinstance(one, bool) for one in found)
+    require(whole, "--seeds", repr(seeds), "a list such as [0, 1, 2], or text such as '0-2'")
+    rows: list[list[int]] = []
+    for seed in map(int, found):
+        if rows and seed == rows[-1][-1] + 1:
+            rows[-1].append(seed)
+        else:
+            rows.append([seed])
+    return ",".join(str(row[0]) if len(row) == 1 else f"{row[0]}-{row[-1]}" for row in rows)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,6 +134,7 @@ class AgentConfig(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        object.__setattr__(self, "seeds", seeds_text(self.seeds))
         require(not (self.huber and self.head == "c51"), "--huber", "it together with --head c51", "one of them")
         self.seed_list()
 

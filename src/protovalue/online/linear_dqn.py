@@ -20,7 +20,7 @@ from protovalue.encoder import FrozenEncoder, load_encoder
 from protovalue.envs.base import Env
 from protovalue.envs.options import EnvOptions
 from protovalue.envs.registry import import_module_of, make, same
-from protovalue.errors import UserError
+from protovalue.errors import UserError, given_as
 from protovalue.feature_env import feature_scale
 from protovalue.nets.cost import TRAINING
 from protovalue.nets.encoders import make_encoder
@@ -129,7 +129,7 @@ def with_environment(config: OnlineConfig) -> OnlineConfig:
         if not config.env:
             raise UserError(f"--env: missing; {config.encoder} is an encoder for any environment")
         return config
-    encoder = load_encoder(Path(config.encoder))
+    encoder = _loaded(config.encoder)
     if not config.env and encoder.about.get("env_id") is None:
         raise UserError(f"--env: missing; {config.encoder} does not say which environment it is for")
     seen = {name: value for name, value in encoder.about.get("env_options", {}).items() if name in ("resize", "grey")}
@@ -140,7 +140,7 @@ def with_environment(config: OnlineConfig) -> OnlineConfig:
 
 def other_options(encoder: str, env: Env) -> str | None:
     """Return a line that says in which options the data of an encoder and the agents' environment differ, if any."""
-    about = {} if encoder.startswith(RANDOM) else load_encoder(Path(encoder)).about
+    about = {} if encoder.startswith(RANDOM) else _loaded(encoder).about
     if not about.get("config", {}).get("data"):  # made without data
         return None
     data = about.get("env_options", {})
@@ -185,7 +185,7 @@ def find_encoder(name: str, env: Env, other_game: bool = False) -> FrozenEncoder
         architecture, width, seed = parse_random(name)
         random = make_encoder(architecture, shape, width, seeded(seed, Purpose.ENCODER))
         return FrozenEncoder(random, {"env_id": env.env_id, "method": "random"})
-    encoder = load_encoder(Path(name))
+    encoder = _loaded(name)
     if encoder.observation_shape != shape:
         raise UserError(
             f"--encoder: {name} is for observations {encoder.observation_shape}, expected {shape} of {env.env_id}"
@@ -196,6 +196,15 @@ def find_encoder(name: str, env: Env, other_game: bool = False) -> FrozenEncoder
             f"--encoder: {name} was trained on {trained_on}, expected {env.env_id}; --other-game allows it all the same"
         )
     return encoder
+
+
+def _loaded(name: str) -> FrozenEncoder:
+    """Load the encoder of a folder that --encoder names."""
+    with given_as("--encoder"):
+        if not Path(name).exists():
+            other = f"{RANDOM}{'|'.join(ENCODERS.names())}:WIDTH, an encoder without training"
+            raise UserError(f"{name}: no encoder here: found no such folder, expected one of pvn pretrain or {other}")
+        return load_encoder(Path(name))
 
 
 def parse_random(name: str) -> tuple[str, float, int]:

@@ -86,6 +86,11 @@ def compute(results: Results, config: ReportConfig, quiet: bool = False) -> Repo
     notes = [*results.notes, *scale.notes, *left_out, *_about_versions(results.cells), *looked.notes]
     if len(results.methods) > MANY:
         notes.append(f"figures with a colour per method are left out: there are {len(results.methods)} methods")
+    notes += [
+        f"no training curves of {env}: the logs of its runs have no episode that ended"
+        for env in results.envs
+        if env in {cell.env for cell in results.cells} and env not in summary.trained(results)
+    ]
     return Report(
         results=results,
         draws=config.draws,

@@ -244,11 +244,17 @@ def curves_figure(results: Results, env: str, colour: Mapping[str, str], cloning
         if curve is None:
             continue
         line = LINES[(i // len(PALETTE)) % len(LINES)]
-        axes.plot(curve.steps, curve.mean, color=shade, linestyle=line, linewidth=1.9)
-        axes.fill_between(curve.steps, curve.low, curve.high, color=shade, alpha=0.16, linewidth=0)
-        handles.append(Line2D([], [], color=shade, linestyle=line, linewidth=1.9, label=_wrapped(method, 34)))
+        label = _wrapped(method, 34)
+        if len(curve.steps) == 1:  # a line of one point would be nothing; intervals would lie on each other
+            marker = MARKERS[i % len(MARKERS)]
+            axes.plot(curve.steps, curve.mean, color=shade, marker=marker, markersize=7, clip_on=False, zorder=3)
+            handles.append(Line2D([], [], color=shade, linestyle="", marker=marker, markersize=7, label=label))
+        else:
+            axes.plot(curve.steps, curve.mean, color=shade, linestyle=line, linewidth=1.9)
+            axes.fill_between(curve.steps, curve.low, curve.high, color=shade, alpha=0.16, linewidth=0)
+            handles.append(Line2D([], [], color=shade, linestyle=line, linewidth=1.9, label=label))
+            bands += [float(edge) for edge in (*curve.low, *curve.high) if np.isfinite(edge)]
         extent += [curve.lowest, curve.highest]
-        bands += [float(edge) for edge in (*curve.low, *curve.high) if np.isfinite(edge)]
     axes.set_xlim(0, longest)
     low, high, cut = _with_bands(min(extent), max(extent), bands)
     axes.set_ylim(low - 0.04 * (high - low), high + 0.06 * (high - low) or 1.0)

@@ -184,7 +184,7 @@ GAMES: FigureEntry[Report] = FigureEntry(
 
 CURVES: FigureEntry[str] = FigureEntry(
     name="curves",
-    of=lambda report: [env for env in report.results.envs if any(cell.env == env for cell in report.results.cells)],
+    of=lambda report: summary.trained(report.results),
     title=lambda report, env: f"Training in {env}",
     caption=lambda report, env: (
         "Return of the training episodes. Bands are Student's 95% intervals over encoders; horizontal lines are "

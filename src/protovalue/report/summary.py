@@ -191,6 +191,13 @@ def improvements(scores: Mapping[str, Mapping[str, Array]], draws: int) -> dict[
     }
 
 
+def trained(results: Results) -> list[str]:
+    """Return the environments in which some agent ended an episode before a line of its log: those that have curves."""
+    return [
+        env for env in results.envs if any(cell.env == env and np.isfinite(cell.curve).any() for cell in results.cells)
+    ]
+
+
 def training_curve(cells: Sequence[CellResult], points: int, separate: bool = False) -> TrainingCurve | None:
     """Average the training curves of cells: over time into `points` parts, over agents, then over encoders.
 

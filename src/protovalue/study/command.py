@@ -25,7 +25,7 @@ from protovalue.study.worker import WORKERS, wait_for_workers
 def study_run(config: StudyRunConfig, engine: Engine | None = None) -> None:
     """Run what is missing, and say what came out; a failed stage makes the command fail, at the end."""
     study, root, laid_out = open_study(config.file, config.out)
-    _check_folder(root, study.name)
+    check_folder(root, study.name)
     root.mkdir(parents=True, exist_ok=True)
     if engine is None and config.jobs * study.threads > cpu_count():
         print(
@@ -44,7 +44,7 @@ def study_run(config: StudyRunConfig, engine: Engine | None = None) -> None:
     _report(config, root, laid_out, outcome, stop)
 
 
-def _check_folder(root: Path, name: str) -> None:
+def check_folder(root: Path, name: str) -> None:
     """Refuse a folder that holds something else, or another study."""
     check_study_folder(root)
     if not (root / STUDY).exists():
@@ -157,7 +157,9 @@ def _report(config: StudyRunConfig, root: Path, laid_out: Plan, outcome: Outcome
             f"{root}: {_count(outcome.failed, 'stage')} failed: {listed}{blocked}; the same command tries them again"
         )
     cells, agents = len(laid_out.cells), sum(len(cell.seeds) for cell in laid_out.cells)
-    print(f"{root}: all {len(laid_out.stages)} stages are done: {cells} encoders or end-to-end runs, {agents} agents")
+    units = "encoder or end-to-end run" if cells == 1 else "encoders or end-to-end runs"
+    played = f"{agents} agent{'' if agents == 1 else 's'}"
+    print(f"{root}: all {len(laid_out.stages)} stages are done: {cells} {units}, {played}")
     print(f"see what came out: pvn report {root} --out {root / 'report'}")
 
 

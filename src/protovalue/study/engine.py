@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
+from types import ModuleType
 from typing import Protocol
 
 from protovalue.files import make_folder
@@ -116,7 +118,8 @@ class LocalProcesses:
         process = self._context.Process(target=run_command, args=arguments, name=job.id)
         with _environment(_ONE_THREAD), shielded():  # libraries that start no threads can be forked safely
             forkserver.ensure_running()
-        process.start()
+        with _no_main_module():
+            process.start()
         send.close()
         self._running[job.id] = _Running(process, receive, time.monotonic(), job.log, log_start)
 
@@ -167,6 +170,20 @@ def _reason(running: _Running, code: int | None) -> str:
         killed = f"killed by signal {-code} ({signal.Signals(-code).name})"
         return f"{killed}; last line: {text}" if text else killed
     return text.removeprefix("pvn: ") or f"exit code {code}, nothing printed"
+
+
+@contextmanager
+def _no_main_module() -> Iterator[None]:
+    """Start processes that do not run the main module again: a job needs nothing of it, and it may be a user's script.
+
+    `multiprocessing` reads the name and the file of that module when a process starts; for a moment it has neither.
+    """
+    before = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = before
 
 
 @contextmanager
