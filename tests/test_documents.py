@@ -342,10 +342,9 @@ def test_what_is_said_about_installing_is_there() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     sources = [path.read_text() for path in (ROOT / "src").rglob("*.py")]
     named = {name for text in [*map(text_of, DOCUMENTS), *sources] for name in re.findall(r"'\.\[([\w-]+)\]'", text)}
-    assert named == {"gcs", "array-record", "dev"} == set(project["optional-dependencies"])
+    assert named == {"gcs", "array-record", "docs", "dev"} == set(project["optional-dependencies"])
     (pinned,) = re.findall("^torch==.*$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
     assert f"pip install {pinned} " in text_of("README.md")
-    assert (ROOT / "studies" / "demo.toml").is_file()
     assert benchmarks()
 
 

@@ -1,10 +1,8 @@
-"""`make demo`: the whole story in one game, from an empty folder to a report."""
+"""`pvn demo`: the whole story in one game, from an empty folder to a report."""
 
 from pathlib import Path
 
-import protovalue
 from protovalue.demo.config import DemoConfig
-from protovalue.errors import UserError
 from protovalue.evaluate.config import EvaluateConfig
 from protovalue.evaluate.episodes import evaluate_run
 from protovalue.report.command import report_command
@@ -15,20 +13,17 @@ from protovalue.study.config import StudyRunConfig
 from protovalue.tabular.command import tabular
 from protovalue.tabular.config import TabularConfig
 
-STUDY = Path("studies") / "demo.toml"
+STUDY = Path(__file__).with_name("demo.toml")
 JOBS = 2
 
 
 def demo(config: DemoConfig) -> None:
     """Show the theory, run a small study, report on it, and film its best agent. The same command continues it."""
-    file = Path(protovalue.__file__).parents[2] / STUDY
-    if not file.is_file():
-        raise UserError(f"pvn demo needs a source checkout: this installation has no {STUDY}")
     out = config.out
     print("\n== The theory, exactly: proto-value functions of the four rooms", flush=True)
     tabular(TabularConfig(out=out / "four-rooms", world="four-rooms"))
     print("\n== A study: experience, three kinds of encoders, linear agents on them, evaluation", flush=True)
-    study_run(StudyRunConfig(file=file, out=out / "study", jobs=JOBS))
+    study_run(StudyRunConfig(file=STUDY, out=out / "study", jobs=JOBS))
     print("\n== What came out", flush=True)
     report_command(ReportConfig(runs=(out / "study",), out=out / "report"))
     best = max(read_results([out / "study"]).cells, key=lambda cell: cell.score)
