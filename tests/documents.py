@@ -1,4 +1,4 @@
-"""All pages of the site, README.md and docs/*.md first of all, as data: their fenced blocks, the commands in them, and those inside sentences."""
+"""All pages of the site as data: their fenced blocks, the commands in them, and those inside sentences."""
 
 import re
 import shlex

@@ -28,7 +28,7 @@ LOADED = {"link": "href", "script": "src", "img": "src", "iframe": "src", "sourc
 def _settings() -> Any:
     """Return mkdocs.yml; what is Python's in it does not matter here."""
 
-    class Loader(yaml.SafeLoader):
+    class Loader(yaml.SafeLoader):  # type: ignore[misc]  # it has no types
         pass
 
     Loader.add_multi_constructor("tag:yaml.org,2002:python/", lambda *_: None)
