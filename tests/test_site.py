@@ -50,7 +50,7 @@ def test_a_page_begins_with_its_title_and_what_it_is_for(document: str) -> None:
     title, empty, first = text_of(document).split("\n")[:3]
     assert title.startswith("# ")
     assert not empty
-    assert re.match(r"[*`\w]", first), f"{document}: found {first!r}, expected a sentence"
+    assert re.match(r"(\*\*)?`?\w", first), f"{document}: found {first!r}, expected a sentence"
 
 
 def test_every_public_name_is_in_the_reference() -> None:
@@ -177,3 +177,11 @@ def test_pictures_are_small_enough_for_a_page() -> None:
         with Image.open(path) as picture:
             assert picture.width <= 4_000, path
         assert path.stat().st_size < 500_000, path
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_lines_are_short_enough_to_be_compared(document: str) -> None:
+    """Tables, pictures and blocks of code are as wide as they must be."""
+    lines = re.sub(r"^```.*?^```$", "", text_of(document), flags=re.MULTILINE | re.DOTALL).splitlines()
+    free = re.compile(r"\||    |\[?!\[|\(?`[^`]+`[).,;]*$")
+    assert [line for line in lines if len(line) > 100 and not free.match(line) and not free.match(line.strip())] == []

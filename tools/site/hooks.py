@@ -58,9 +58,9 @@ def moved(markdown: str, source: str) -> str:
 
 
 def title(source: str) -> str:
-    """Return the heading of a file: what a link is called whose text is only the file's name."""
+    """Return the heading of a file, up to its colon: what a link is called whose text is only the file's name."""
     first = (ROOT / source).read_text(encoding="utf-8").partition("\n")[0]
-    return first.removeprefix("# ")
+    return first.removeprefix("# ").partition(":")[0]
 
 
 def with_pictures(markdown: str, page: str) -> str:
