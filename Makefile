@@ -1,9 +1,9 @@
-# The two commands of the README. Each sets up all it needs; a second call installs nothing.
+# The commands of the README, and the documentation. Each sets up all it needs; a second call installs nothing.
 PYTHON ?= python3
 VENV := .venv
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test install clean
+.PHONY: demo test docs install clean
 
 demo: $(INSTALLED)
 	$(VENV)/bin/pvn demo
@@ -14,6 +14,10 @@ test: $(INSTALLED)
 	$(VENV)/bin/mypy
 	$(VENV)/bin/pytest
 
+docs: $(INSTALLED)
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet
+	@echo open site/index.html
+
 install: $(INSTALLED)
 
 $(INSTALLED): pyproject.toml constraints.txt
@@ -22,4 +26,4 @@ $(INSTALLED): pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) demo .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) demo site dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,4 +1,4 @@
-"""README.md and docs/*.md as data: their fenced blocks, the commands in them, and those inside sentences."""
+"""All pages of the site as data: their fenced blocks, the commands in them, and those inside sentences."""
 
 import re
 import shlex
@@ -6,7 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTS = ("README.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md"))))
+DOCUMENTS = (
+    "README.md",
+    *(str(path.relative_to(ROOT)) for path in sorted((ROOT / "docs").rglob("*.md"))),
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Every command and every snippet of README.md and docs/*.md is run: in its order, in an empty folder per document.
+"""Every command and every snippet of all pages of the site is run: in its order, in an empty folder per document.
 
 A reader's machine has hours, clouds and files of its own; a test has seconds. What is different here stands in the
 tables below and nowhere else, and a command that none of them makes possible fails:
@@ -32,7 +32,7 @@ import numpy as np
 import pytest
 import torch
 
-from protovalue import cli
+from protovalue import __version__, cli
 from protovalue.bench import benchmarks
 from protovalue.cli import COMMANDS, main
 from protovalue.data.dataset import open_dataset
@@ -106,6 +106,16 @@ EXEMPT = {
     "make test": "is what runs this test",
     "pip install torch==2.13.0": "installs from the network",
     "pip install -c constraints.txt -e .": "installs from the network",
+    "make install": "is what installed all that runs this test",
+    "source .venv/bin/activate": "is of the shell",
+    "make docs": "is what tests/test_site.py runs",
+    "pytest -n 0 tests/test_losses.py": "is one of these tests",
+    "pip install pre-commit": "installs from the network",
+    "pre-commit install": "installs from the network",
+    "python -m build": "asks the network for the builder",
+    "python -m venv clean": "is of no use without the next",
+    f"clean/bin/pip install -c constraints.txt dist/protovalue-{__version__}-py3-none-any.whl": "from there, too",
+    "clean/bin/pvn demo --out wheel-demo": "runs for minutes",
 }
 
 
@@ -322,6 +332,13 @@ def test_its_commands_and_snippets_run(document: str, tmp_path: Path, monkeypatc
         assert names["encoder"].features(names["batch"].obs).shape == (256, 128), "as it says"
 
 
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_no_block_is_overlooked(document: str) -> None:
+    """A fence that is indented, or made of other characters, would be code that nobody runs."""
+    fences = re.findall(r"^\s*(?:[-*>]\s+)?(?:`{3,}|~{3,}).*$", text_of(document), re.MULTILINE)
+    assert len(fences) == 2 * len(blocks(document))
+
+
 def test_no_two_commands_write_to_one_folder() -> None:
     """Whoever follows several documents in one place finds nothing in the way; --holdout only looks."""
     writers: dict[str, set[str]] = {}
@@ -344,10 +361,9 @@ def test_what_is_said_about_installing_is_there() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     sources = [path.read_text() for path in (ROOT / "src").rglob("*.py")]
     named = {name for text in [*map(text_of, DOCUMENTS), *sources] for name in re.findall(r"'\.\[([\w-]+)\]'", text)}
-    assert named == {"gcs", "array-record", "dev"} == set(project["optional-dependencies"])
+    assert named == {"gcs", "array-record", "docs", "dev"} == set(project["optional-dependencies"])
     (pinned,) = re.findall("^torch==.*$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
     assert f"pip install {pinned} " in text_of("README.md")
-    assert (ROOT / "studies" / "demo.toml").is_file()
     assert benchmarks()
 
 

@@ -21,6 +21,7 @@ ROOT = Path("runs/x")
 MINATAR = {"actions": "minimal", "sticky": 0.1, "stack": 1, "max_steps": 10_000}  # the family's defaults
 KINDS = ("collect", "pretrain", "online", "dqn", "evaluate", "random-policy")
 STUDIES = Path(__file__).parents[2] / "studies"
+DEMO = STUDIES.parent / "src/protovalue/demo/demo.toml"
 
 
 def ids(text: str, kind: str) -> set[str]:
@@ -391,7 +392,7 @@ def test_seeds_are_written_as_the_command_line_takes_them() -> None:
 
 def test_the_shipped_studies_are_valid() -> None:
     sizes = {}
-    for path in STUDIES.glob("*.toml"):
+    for path in (*STUDIES.glob("*.toml"), DEMO):
         study = load_study(path)
         assert study.name == path.stem
         laid_out = plan(study, ROOT)

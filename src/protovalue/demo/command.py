@@ -1,8 +1,7 @@
-"""`make demo`: the whole story in one game, from an empty folder to a report."""
+"""`pvn demo`: the whole story in one game, from an empty folder to a report."""
 
 from pathlib import Path
 
-import protovalue
 from protovalue.demo.config import DemoConfig
 from protovalue.errors import UserError
 from protovalue.evaluate.config import EvaluateConfig
@@ -17,7 +16,7 @@ from protovalue.study.file import load_study
 from protovalue.tabular.command import tabular
 from protovalue.tabular.config import TabularConfig
 
-STUDY = Path("studies") / "demo.toml"
+STUDY = Path(__file__).with_name("demo.toml")
 JOBS = 2
 FOLDERS = ROOMS, RUNS, REPORT = "four-rooms", "study", "report"
 FILES = FILM, PLAYED = "episode.gif", "episode.json"
@@ -25,15 +24,12 @@ FILES = FILM, PLAYED = "episode.gif", "episode.json"
 
 def demo(config: DemoConfig) -> None:
     """Show the theory, run a small study, report on it, and film its best agent. The same command continues it."""
-    file = Path(protovalue.__file__).parents[2] / STUDY
-    if not file.is_file():
-        raise UserError(f"pvn demo needs a source checkout: this installation has no {STUDY}")
     out = config.out
-    _check_folder(out, load_study(file).name)
+    _check_folder(out, load_study(STUDY).name)
     print("\n== The theory, exactly: proto-value functions of the four rooms", flush=True)
     tabular(TabularConfig(out=out / ROOMS, world="four-rooms"))
     print("\n== A study: experience, three kinds of encoders, linear agents on them, evaluation", flush=True)
-    study_run(StudyRunConfig(file=file, out=out / RUNS, jobs=JOBS))
+    study_run(StudyRunConfig(file=STUDY, out=out / RUNS, jobs=JOBS))
     print("\n== What came out", flush=True)
     report_command(ReportConfig(runs=(out / RUNS,), out=out / REPORT))
     best = max(read_results([out / RUNS]).cells, key=lambda cell: cell.score)
