@@ -29,7 +29,12 @@ def backed_up(values: Tensor, backup: Backup) -> Tensor:
 
 @in_float32
 def td_loss(
-    prediction: Tensor, next_value: Tensor, reward: Tensor, terminal: Tensor, gamma: float
+    prediction: Tensor,
+    next_value: Tensor,
+    reward: Tensor,
+    terminal: Tensor,
+    gamma: float | Tensor,
+    weight: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Squared TD error of m predictions on B transitions, averaged over both; also the errors themselves (B, m).
 
@@ -43,12 +48,14 @@ def td_loss(
         next_value: v_j(x'), `backed_up` from the target network's values of the next actions (B, m).
         reward: r_j(x) (B, m), boolean or float.
         terminal: Whether x' ends the episode (B,), boolean; a truncated episode is not terminal.
-        gamma: Discount factor.
+        gamma: Discount factor, or that of each task (m,).
+        weight: What each task's squared errors are multiplied by (m,); None is 1.
     """
     going_on = (~terminal).to(prediction.dtype).unsqueeze(-1)  # (B, 1)
     target = (reward.to(prediction.dtype) + gamma * going_on * next_value).detach()
     error = target - prediction
-    return error.square().mean(), error
+    square = error.square()
+    return (square if weight is None else square * weight).mean(), error
 
 
 @in_float32

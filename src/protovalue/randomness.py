@@ -85,6 +85,11 @@ def torch_generator(seed: int) -> "torch.Generator":
     return torch.Generator().manual_seed(seed)
 
 
+def part_seed(seed: int, part: int) -> int:
+    """Return the seed of one of several parts that are drawn alike; the first has the seed itself."""
+    return int(np.random.SeedSequence([seed, part]).generate_state(1, np.uint64)[0] >> np.uint64(1)) if part else seed
+
+
 def throwaway() -> "torch.Generator":
     """Return a generator for parameters that are overwritten, or whose values nobody looks at."""
     return torch_generator(0)

@@ -229,6 +229,20 @@ def _pvn() -> dict[str, Check]:
             refused(f"{base('pvn')} --indicator-options hidden=false", "--indicator-options: found"),
         ),
         "proportion": both(more("pvn", "--proportion 0.3"), more("pvn", "--proportion 0.3", hashed)),
+        "groups": both(
+            more("pvn", "--groups proportion=0.3 proportion=1,weight=0.1"),
+            more("pvn", "--groups weight=0.5 weight=2", "--groups weight=0.5 weight=0.5"),
+            more("pvn", "--groups gamma=0.9 gamma=0.99"),
+            more("pvn", "--groups backup=max arrival=yes"),
+            more("pvn", f"--groups {hashed[2:].replace(' ', '=')} share=3", "--groups share=1 share=3"),
+            refused(f"{base('pvn')} --groups proportion=2", "--groups: found proportion=2, expected a number more"),
+            refused(f"{base('pvn')} --groups gamma=0 --gamma 0.5", "--gamma: found 0.5, expected it only where a group"),
+        ),
+        "scale_errors": both(
+            more("pvn", "--scale-errors spread"),
+            more("pvn", "--scale-errors proportion", "--groups proportion=0.3 proportion=0.6"),
+        ),
+        "arrival": more("pvn", "--arrival yes"),
         "threshold": both(
             more("pvn", "--threshold sgd --burn-in 30"),
             refused(f"{base('pvn')} {hashed} --threshold sgd", "--threshold: found sgd with --indicator hash"),
@@ -275,6 +289,8 @@ OWN: dict[str, dict[str, Check]] = {
     "pvn": _pvn(),
     "cumulants": {
         "tasks": more("cumulants", "--tasks 5"),
+        "groups": more("cumulants", "--groups gamma=0.9 backup=mean"),
+        "scale_errors": more("cumulants", "--scale-errors spread"),
         "scale": more("cumulants", "--scale 3"),
         "unit": more("cumulants", "--unit none"),
         "normalize": more("cumulants", "--normalize no"),

@@ -3,13 +3,14 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from protovalue.config import (
     COUNT,
     DISCOUNT,
     INNER_SHARE,
     INPUT,
+    LATER,
     NOT_NEGATIVE,
     PLACE,
     POSITIVE,
@@ -23,12 +24,52 @@ from protovalue.config import (
 from protovalue.own_options import OwnOptions
 from protovalue.presets import METHODS, PRETRAIN, Presets
 from protovalue.pretrain.config import PretrainConfig
+from protovalue.pretrain.groups import Group, ScaleErrors, read_group, sizes
 from protovalue.registry import METHODS as REGISTERED
 from protovalue.registry import is_file
 
 
 @dataclass(frozen=True, kw_only=True)
-class PvnConfig(PretrainConfig):
+class TaskConfig(PretrainConfig):
+    """What methods with tasks share: all tasks are alike, or there are groups of them."""
+
+    group_settings: ClassVar[Mapping[str, Any]] = {"gamma": 0.99, "backup": "mean"}
+    """What a group may have of its own, and what the setting is where every group has it."""
+
+    tasks: Annotated[int, RESULT, NOT_NEGATIVE] = PRESET
+    groups: Annotated[tuple[str, ...], RESULT, LATER] = ()
+    """Groups of tasks with settings of their own: gamma=0.9,share=4 gamma=0.99,weight=0.1 (docs/methods.md)."""
+
+    def own_groups(self) -> list[Group]:
+        """Read the groups; none where all tasks are alike."""
+        return [read_group(text, tuple(self.group_settings)) for text in self.groups]
+
+    def task_groups(self) -> list[tuple[Group, int]]:
+        """Return every group with its number of tasks; all tasks are one group where they are alike."""
+        groups = self.own_groups() or [Group("")]
+        return list(zip(groups, sizes(groups, self.tasks), strict=True))
+
+    def of_group(self, group: Group, name: str) -> Any:
+        """Return a setting of a group: its own, or that of all."""
+        return group.own.get(name, getattr(self, name))
+
+    def dependent(self) -> dict[str, Only]:
+        """Return what every group has of its own."""
+        found = {}
+        for name, otherwise in self.group_settings.items():
+            needing = [one for one in self.own_groups() if not (name == "indicator" and one.is_lifetime)]
+            used = not needing or any(name not in one.own for one in needing)
+            found[name] = Only(used, "it only where a group has none of its own", otherwise)
+        return found
+
+    def check_given(self, given: Self) -> None:
+        """Refuse fewer tasks than groups."""
+        if self.groups and self.tasks:
+            self.task_groups()
+
+
+@dataclass(frozen=True, kw_only=True)
+class PvnConfig(TaskConfig):
     """Train a proto-value network: its encoder predicts how often random sets of states will be visited.
 
     Example: pvn pretrain --data data/breakout --out runs/breakout --tasks 100 --width 2
@@ -37,6 +78,9 @@ class PvnConfig(PretrainConfig):
     """
 
     presets: ClassVar[tuple[Presets, ...]] = (PRETRAIN, METHODS["pvn"])
+    group_settings: ClassVar[Mapping[str, Any]] = {
+        "proportion": None, "gamma": 0.99, "backup": "mean", "arrival": "no", "indicator": "rni"
+    }  # fmt: skip
 
     tasks: Annotated[int, RESULT, NOT_NEGATIVE] = PRESET
     """Number of auxiliary tasks m; 0 leaves the encoder as initialised."""
@@ -44,8 +88,14 @@ class PvnConfig(PretrainConfig):
     """What defines the sets: rni (random networks), hash, or a Python file of yours."""
     indicator_options: Annotated[OwnOptions, RESULT] = None
     """Options of an indicator of your own, such as latest_only=true (docs/adding-an-indicator.md)."""
-    proportion: Annotated[float, RESULT, INNER_SHARE] = PRESET
+    proportion: Annotated[float | None, RESULT, INNER_SHARE] = PRESET
     """Share p of states that each set holds."""
+    groups: Annotated[tuple[str, ...], RESULT, LATER] = ()
+    """Groups of tasks with settings of their own: proportion=0.05,share=4 proportion=1,weight=0.1 (docs/methods.md)."""
+    scale_errors: Annotated[ScaleErrors, RESULT, LATER] = "none"
+    """What each task's errors are divided by: the spread of its sums on the data, its proportion, or nothing."""
+    arrival: Annotated[Literal["yes", "no"], RESULT, LATER] = "no"
+    """Whether a set counts the state that an action leads to, in place of the one that it is taken in."""
     threshold: Annotated[Literal["exact", "sgd"], RESULT] = "exact"
     """How the sets get their share: exact quantiles, or the paper's quantile regression."""
     burn_in: Annotated[int | None, RESULT, COUNT] = PRESET
@@ -79,13 +129,15 @@ class PvnConfig(PretrainConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        drawn = self.threshold == "sgd" and self.indicator == "hash"  # its sets have their share as they are drawn
+        # The sets of a hash have their share as they are drawn.
+        drawn = self.threshold == "sgd" and "hash" in self._indicators()
         require(not drawn, "--threshold", "sgd with --indicator hash", "exact: a hash has no threshold to learn")
 
     def dependent(self) -> dict[str, Only]:
         """Return what belongs to one way to draw the sets, to find their thresholds, or to follow with the target."""
-        rni, needs = self.indicator == "rni", "it only with --indicator rni"
+        rni, needs = "rni" in self._indicators(), "it only with --indicator rni"
         return {
+            **super().dependent(),
             "indicator_options": Only(is_file(self.indicator), "it only with an indicator of your own"),
             "burn_in": Only(self.threshold == "sgd", "it only with --threshold sgd"),
             "normalize": Only(rni, needs, "no"),
@@ -93,15 +145,21 @@ class PvnConfig(PretrainConfig):
             "target_ema": Only(self.target_every is None, "either it or --target-every"),
         }
 
+    def _indicators(self) -> set[str]:
+        """Return what defines the sets."""
+        found = {group.own.get("indicator", self.indicator) for group in self.own_groups() if not group.is_lifetime}
+        return found or {self.indicator}
+
 
 @dataclass(frozen=True, kw_only=True)
-class CumulantsConfig(PretrainConfig):
+class CumulantsConfig(TaskConfig):
     """Train an encoder to predict the optimal values of random cumulants, s (f(x') - f(x)) with random networks f.
 
     Example: pvn pretrain --method cumulants --data data/breakout --out runs/cumulants
     """
 
     presets: ClassVar[tuple[Presets, ...]] = (PRETRAIN, METHODS["cumulants"])
+    group_settings: ClassVar[Mapping[str, Any]] = {"gamma": 0.99, "backup": "max"}
 
     method: Annotated[str, SUBJECT] = "cumulants"
     tasks: Annotated[int, RESULT, COUNT] = PRESET
@@ -122,6 +180,8 @@ class CumulantsConfig(PretrainConfig):
     """Share of the target network that is kept in each step."""
     head_start: Annotated[Literal["zero", "mean"], RESULT] = "zero"
     """Where the heads' biases start: at zero, or at the mean value of each task on the data."""
+    scale_errors: Annotated[Literal["none", "spread"], RESULT, LATER] = "none"
+    """What each task's errors are divided by: the spread of its sums on the data, or nothing."""
     cumulant_seed: Annotated[int | None, RESULT] = None
     """Seed of the random networks [--seed]."""
     cache: Annotated[Path | None, PLACE] = None
