@@ -36,6 +36,7 @@ class Purpose(Enum):
 
     ENCODER = Drawn.ONCE, 0  # an encoder's weights: the same for all methods
     METHOD = Drawn.ONCE, 1  # what a method draws besides its encoder: heads, a latent model
+    INVERSE = Drawn.ONCE, 2  # the head of inverse dynamics, whatever the method draws
     HEAD = Drawn.ONCE, 1_000  # the values of an agent on top of its encoder
 
     TRAINING = Drawn.ENVIRONMENT, 1  # the environment that an agent is trained in

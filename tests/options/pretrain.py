@@ -236,7 +236,9 @@ def _pvn() -> dict[str, Check]:
             more("pvn", "--groups backup=max arrival=yes"),
             more("pvn", f"--groups {hashed[2:].replace(' ', '=')} share=3", "--groups share=1 share=3"),
             refused(f"{base('pvn')} --groups proportion=2", "--groups: found proportion=2, expected a number more"),
-            refused(f"{base('pvn')} --groups gamma=0 --gamma 0.5", "--gamma: found 0.5, expected it only where a group"),
+            refused(
+                f"{base('pvn')} --groups gamma=0 --gamma 0.5", "--gamma: found 0.5, expected it only where a group"
+            ),
         ),
         "scale_errors": both(
             more("pvn", "--scale-errors spread"),

@@ -28,9 +28,19 @@ from protovalue.pretrain.groups import Group, ScaleErrors, read_group, sizes
 from protovalue.registry import METHODS as REGISTERED
 from protovalue.registry import is_file
 
+SecondMap = Literal["shared", "own"]
+
 
 @dataclass(frozen=True, kw_only=True)
-class TaskConfig(PretrainConfig):
+class InverseConfig(PretrainConfig):
+    """What methods share that may learn inverse dynamics beside."""
+
+    inverse: Annotated[float, RESULT, NOT_NEGATIVE, LATER] = 0.0
+    """Weight of inverse dynamics, which action led from one state to the next; 0 is off."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskConfig(InverseConfig):
     """What methods with tasks share: all tasks are alike, or there are groups of them."""
 
     group_settings: ClassVar[Mapping[str, Any]] = {"gamma": 0.99, "backup": "mean"}
@@ -74,7 +84,8 @@ class PvnConfig(TaskConfig):
 
     Example: pvn pretrain --data data/breakout --out runs/breakout --tasks 100 --width 2
 
-    The same command resumes an interrupted run. Other methods: --method cumulants, spr, bc, reward, laplacian, random.
+    The same command resumes an interrupted run. Other methods: --method cumulants, spr, bc, reward, laplacian,
+    contrastive, rldp, tdjepa, random.
     """
 
     presets: ClassVar[tuple[Presets, ...]] = (PRETRAIN, METHODS["pvn"])
@@ -189,7 +200,7 @@ class CumulantsConfig(TaskConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SprConfig(PretrainConfig):
+class SprConfig(InverseConfig):
     """Train an encoder to predict its own latents some steps ahead, without rewards.
 
     Example: pvn pretrain --method spr --data data/breakout --out runs/spr
@@ -278,6 +289,79 @@ class LaplacianConfig(PretrainConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
+class PairsConfig(InverseConfig):
+    """What methods share that keep d functions of the state orthonormal, by pairs of a batch's states."""
+
+    dimensions: Annotated[int, RESULT, COUNT] = PRESET
+    """Number of functions d."""
+    orthonormality: Annotated[float, RESULT, NOT_NEGATIVE] = 1.0
+    """Weight of what keeps the functions orthonormal over the data."""
+    target_ema: Annotated[float, RESULT, DISCOUNT] = PRESET
+    """Share of the target network that is kept in each step."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        good = self.batch_size is PRESET or self.batch_size >= 2
+        require(good, "--batch-size", self.batch_size, "at least 2: orthonormality is of two states")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContrastiveConfig(PairsConfig):
+    """Train an encoder to predict how often each state of the batch will be visited: the successor measure itself.
+
+    Example: pvn pretrain --method contrastive --data data/breakout --out runs/contrastive
+    """
+
+    presets: ClassVar[tuple[Presets, ...]] = (PRETRAIN, METHODS["contrastive"])
+
+    method: Annotated[str, SUBJECT] = "contrastive"
+    gamma: Annotated[float, RESULT, DISCOUNT] = PRESET
+    """Discount factor."""
+    arrival: Annotated[Literal["yes", "no"], RESULT] = "no"
+    """Whether the state that an action leads to counts first, in place of the one that it is taken in."""
+    second_map: Annotated[SecondMap, RESULT] = "shared"
+    """What the states that are visited are seen by: the same encoder, or one of their own."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RldpConfig(PairsConfig):
+    """Train an encoder to predict its own latents, kept from collapse by orthonormality.
+
+    Example: pvn pretrain --method rldp --data data/breakout --out runs/rldp
+    """
+
+    presets: ClassVar[tuple[Presets, ...]] = (PRETRAIN, METHODS["rldp"])
+
+    method: Annotated[str, SUBJECT] = "rldp"
+    ahead: Annotated[float, RESULT, DISCOUNT] = 0.0
+    """Share by which ever later states are predicted in one go, as in BYOL-gamma; 0: step by step."""
+    horizon: Annotated[int | None, RESULT, COUNT] = PRESET
+    """Steps H that the latent model predicts; only with --ahead 0."""
+    hidden: Annotated[int, RESULT, NOT_NEGATIVE] = PRESET
+    """Units of the latent model's hidden layer; 0: it is linear for each action."""
+
+    def dependent(self) -> dict[str, Only]:
+        """Return what belongs to one of the two ways ahead."""
+        return {"horizon": Only(self.ahead == 0, "it only with --ahead 0")}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TdJepaConfig(PairsConfig):
+    """Train an encoder to predict the successor features of a map that it learns, both orthonormal.
+
+    Example: pvn pretrain --method tdjepa --data data/breakout --out runs/tdjepa
+    """
+
+    presets: ClassVar[tuple[Presets, ...]] = (PRETRAIN, METHODS["tdjepa"])
+
+    method: Annotated[str, SUBJECT] = "tdjepa"
+    gamma: Annotated[float, RESULT, DISCOUNT] = PRESET
+    """Discount factor."""
+    second_map: Annotated[SecondMap, RESULT] = "shared"
+    """What the map whose successor features are learned sees by: the same encoder, or one of its own."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class RandomConfig(PretrainConfig):
     """Write an encoder as it is initialised, without training it.
 
@@ -294,6 +378,9 @@ CONFIGS: Mapping[str, type[PretrainConfig]] = {
     "bc": BcConfig,
     "reward": RewardConfig,
     "laplacian": LaplacianConfig,
+    "contrastive": ContrastiveConfig,
+    "rldp": RldpConfig,
+    "tdjepa": TdJepaConfig,
     "random": RandomConfig,
 }
 """By the name of the method."""

@@ -116,7 +116,8 @@ class TaskValues(Method):
     def loss(self, sample: Sample) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the squared TD error of all tasks."""
         obs, next_obs = sample["frames"][:, :-1], sample["frames"][:, 1:]
-        prediction = self.heads.taken(self.encoder(obs), sample["action"])  # (B, m)
+        features = self.encoder(obs)
+        prediction = self.heads.taken(features, sample["action"])  # (B, m)
         with torch.no_grad():
             next_value = self._next_values(self.target["encoder"](next_obs))
         terminal = sample["terminal"] if self._mask else torch.zeros_like(sample["terminal"])
@@ -128,7 +129,7 @@ class TaskValues(Method):
         if len(self._sizes) > 1:
             parts = (error.square() * self._weights).mean(dim=0).split(self._sizes)
             logged |= {f"loss_of_group_{number}": part.mean() for number, part in enumerate(parts, 1)}
-        return loss, logged
+        return self.with_inverse((loss, logged), features, next_obs, sample["action"])
 
     def _next_values(self, features: Tensor) -> Tensor:
         """Return the target network's values of the next state (B, m), by the backup of each task."""
