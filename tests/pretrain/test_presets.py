@@ -192,6 +192,11 @@ LIMITS: dict[str, dict[str, Any]] = {
     "spr": {"horizon": COUNT, "channels": COUNT, "shift": ([0, 1], [-1]), "intensity": ([0, 0.499], [-0.1, 0.5]),
             "dropout": SHARE, "target_ema": SHARE, "max_gradient_norm": ([0, 0.5], [-1])},
     "bc": {},
+    "contrastive": {"dimensions": COUNT, "orthonormality": ([0, 0.5], [-0.1]), "gamma": SHARE, "target_ema": SHARE,
+                    "inverse": ([0, 0.5], [-0.1]), "batch_size": ([2], [1, 0])},
+    "rldp": {"dimensions": COUNT, "orthonormality": ([0, 0.5], [-0.1]), "ahead": SHARE, "target_ema": SHARE,
+             "horizon": COUNT, "hidden": ([0, 1], [-1]), "batch_size": ([2], [1, 0])},
+    "tdjepa": {"dimensions": COUNT, "orthonormality": ([0, 0.5], [-0.1]), "gamma": SHARE, "target_ema": SHARE},
 }  # fmt: skip
 
 
