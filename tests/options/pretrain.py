@@ -27,7 +27,7 @@ SMALL = {
     "pvn": "--tasks 4",
     "cumulants": "--tasks 4",
     "spr": "--channels 4",
-    **{name: "--dimensions 3" for name in ("laplacian", "contrastive", "rldp", "tdjepa")},
+    **dict.fromkeys(("laplacian", "contrastive", "rldp", "tdjepa"), "--dimensions 3"),
 }
 NOTHING_LEARNED = "expected it only where something is learned"
 

@@ -151,8 +151,8 @@ def test_a_later_state_is_the_one_that_the_random_numbers_say(table: str, tmp_pa
     """The first n whose probability, 0.6^(n - 1) of all to the episode's end, adds up to more than was drawn."""
     data = walks(tmp_path / "set", AFTER, 20, 12, ends=(LAST,))
     config = RldpConfig(
-        out=tmp_path / "run", data=(data.folders[0].path,), architecture=table, dimensions=2, hidden=0, ahead=0.6, seed=3,
-        batch_size=32, threads=1,
+        out=tmp_path / "run", data=(data.folders[0].path,), architecture=table, dimensions=2, hidden=0, ahead=0.6,
+        seed=3, batch_size=32, threads=1,
     )  # fmt: skip
     method = made(config, data)
     sample = method.sample(7)
@@ -257,7 +257,7 @@ def test_the_features_come_to_span_the_subspace_of_the_theorem(
     """Three features for each state of a grid with a random walk and one action: the distance falls to near zero.
 
     The theorem's subspace has the top left singular vectors of the successor measure's density. Latent prediction finds
-    eigenvectors by the size of the eigenvalue, whatever its sign; the walk that stays half the time has no negative ones.
+    eigenvectors by the size of the eigenvalue, whatever its sign; a walk that stays half the time has no negative one.
     """
     monkeypatch.setitem(ENCODERS.loaded, "embedding", _Loaded("embedding", "helpers.py", Embedding))
     after, rng, rows = successors(open_grid(2, 7)), np.random.default_rng(0), []

@@ -112,7 +112,7 @@ class SelfPredictive(Method):
         return latents if self.inverse is None else self.encoder.project(latents).to(torch.float32)
 
     def _projections(self, sample: Sample) -> tuple[Tensor, list[Tensor], list[Tensor]]:
-        """Return the first latents, and the projections (B, n) that the model expects of K steps and the target sees."""
+        """Return the first latents, and the projections (B, n) that the model expects and that the target sees."""
         steps = range(1, self.config.horizon + 1)
         z = first = self._latents(self.encoder, sample, 0)  # (B, H * W * C)
         if "kept" in sample:
