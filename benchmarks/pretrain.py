@@ -217,7 +217,7 @@ class Ours:
             method.sample(step)
             making.append(time.thread_time() - start)
             start = time.thread_time()
-            method.tasks.rewards(method.sampler.indices(step))
+            method.rewards(method.sampler.indices(step))
             rewards.append(time.thread_time() - start)
             start = time.perf_counter()
             self.trainer.log()
@@ -264,17 +264,18 @@ def indicator_pass(folder: Path) -> dict[str, float]:
     start = clock()
     ours = Ours(folder)  # nothing else in here takes long
     seconds = clock() - start
-    indicator, obs = ours.method.tasks.indicator, next(ours.samples)["frames"][:, :-1]
+    found, obs = ours.method.sets[0].found, next(ours.samples)["frames"][:, :-1]
+    assert found is not None
     times = []
     for _ in range(4):
         start = clock()
-        indicator.rewards(obs)
+        found.indicator.rewards(obs)
         times.append(clock() - start)
     return {
         "seconds": seconds,
         "states": ours.data.num_transitions,
         "batch_seconds": statistics.median(times[1:]),
-        **shared_patches(ours.data, indicator),
+        **shared_patches(ours.data, found.indicator),
     }
 
 

@@ -53,7 +53,9 @@ def _what_was_loaded_is_put_back() -> Iterator[None]:
 def test_the_names_that_there_are() -> None:
     assert ENVIRONMENTS.names() == ["atari", "gym", "minatar"]
     assert ENCODERS.names() == ["impala", "minatar", "nature"]
-    assert METHODS.names() == ["bc", "cumulants", "laplacian", "pvn", "random", "reward", "spr"]
+    assert METHODS.names() == [
+        "bc", "contrastive", "cumulants", "laplacian", "pvn", "random", "reward", "rldp", "spr", "tdjepa",
+    ]  # fmt: skip
     assert INDICATORS.names() == ["hash", "rni"]
 
 

@@ -53,6 +53,8 @@ TRAINING = "how gradient steps are taken"
 """The mark of settings that mean nothing where nothing is learned."""
 USUAL = "what people usually set"
 """The mark of settings that a long help text shows first, whatever their role."""
+LATER = "there were results before it"
+"""The mark of settings that are recorded only where they are given: what was made before there was a choice counts."""
 
 
 @dataclass(frozen=True)
@@ -238,6 +240,12 @@ def ranges(config: type[Any]) -> Mapping[str, Range]:
 def marked(config: type[Any], mark: object) -> set[str]:
     """Name the fields that are annotated with `mark`."""
     return {name for name, found in _marks(config).items() if mark in found}
+
+
+def not_given(config: Any) -> set[str]:
+    """Name the fields with the mark LATER that are as they are when nobody says anything: no record has them."""
+    later = marked(type(config), LATER)
+    return {one.name for one in fields(config) if one.name in later and getattr(config, one.name) == default_of(one)}
 
 
 def default_of(one: Field[Any]) -> Any:

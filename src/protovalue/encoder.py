@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, Self, cast
+from typing import Any, Self, cast
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from protovalue.envs.options import check_recorded
 from protovalue.errors import UserError
 from protovalue.files import beside, make_folder, read_json, size_and_crc, write_atomic, write_json
 from protovalue.nets.cost import forward_flops
-from protovalue.nets.encoders import Encoder, make_encoder
+from protovalue.nets.encoders import Encoder, Readout, make_encoder
 from protovalue.nets.layers import ObservationShapeError
 from protovalue.randomness import throwaway
 from protovalue.registry import name_of
@@ -66,7 +66,7 @@ class _Config:
     num_features: int
     crc32: int
     about: _About
-    readout: Literal["relu", "projection"] = "relu"
+    readout: Readout = "relu"
     options: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

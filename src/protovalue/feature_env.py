@@ -65,7 +65,7 @@ class FeatureEnv(VectorWrapper[Any, Any, Any]):
             raise UserError(f"scale: found {scale}, expected more than 0, or rms")
         self._encoder, self._factor = encoder, 1.0 / divisor
         # What ends in a ReLU is at least 0; a projection, which self-predictive encoders end in, can be anything.
-        lowest = 0.0 if encoder.encoder.readout == "relu" else -np.inf
+        lowest = 0.0 if encoder.encoder.readout.endswith("relu") else -np.inf
         self.single_observation_space = Box(lowest, np.inf, (encoder.num_features,), np.float32)
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
 

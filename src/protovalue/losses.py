@@ -29,7 +29,12 @@ def backed_up(values: Tensor, backup: Backup) -> Tensor:
 
 @in_float32
 def td_loss(
-    prediction: Tensor, next_value: Tensor, reward: Tensor, terminal: Tensor, gamma: float
+    prediction: Tensor,
+    next_value: Tensor,
+    reward: Tensor,
+    terminal: Tensor,
+    gamma: float | Tensor,
+    weight: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Squared TD error of m predictions on B transitions, averaged over both; also the errors themselves (B, m).
 
@@ -43,12 +48,14 @@ def td_loss(
         next_value: v_j(x'), `backed_up` from the target network's values of the next actions (B, m).
         reward: r_j(x) (B, m), boolean or float.
         terminal: Whether x' ends the episode (B,), boolean; a truncated episode is not terminal.
-        gamma: Discount factor.
+        gamma: Discount factor, or that of each task (m,).
+        weight: What each task's squared errors are multiplied by (m,); None is 1.
     """
     going_on = (~terminal).to(prediction.dtype).unsqueeze(-1)  # (B, 1)
     target = (reward.to(prediction.dtype) + gamma * going_on * next_value).detach()
     error = target - prediction
-    return error.square().mean(), error
+    square = error.square()
+    return (square if weight is None else square * weight).mean(), error
 
 
 @in_float32
@@ -173,12 +180,62 @@ def graph_drawing_loss(features: Tensor, next_features: Tensor) -> tuple[Tensor,
         features: f(u) of states drawn independently from rho (B, d), B at least 2.
         next_features: f(v) of a state that follows each (B, d).
     """
-    count, d = features.shape
     attraction = 0.5 * (features - next_features).square().sum(dim=1).mean()
+    products, norms = _gram(features)
+    return attraction, products - 2 * norms + features.shape[1]
+
+
+def _gram(features: Tensor) -> tuple[Tensor, Tensor]:
+    """Return of rows (B, d) the mean of (f_i^T f_j)^2 over all pairs of different ones, and the mean of |f_i|^2."""
+    count = len(features)
     gram = features @ features.T  # (B, B)
-    norms = gram.diagonal()  # |f(u)|^2
-    products = (gram.square().sum() - norms.square().sum()) / (count * (count - 1))
-    return attraction, products - 2 * norms.mean() + d
+    norms = gram.diagonal()
+    return (gram.square().sum() - norms.square().sum()) / (count * (count - 1)), norms.mean()
+
+
+@in_float32
+def orthonormality_loss(features: Tensor) -> Tensor:
+    """Return how far d functions are from orthonormal over the data, up to noise 0 where they are.
+
+        1/2 sum_jk (E f_j f_k - [j = k])^2 = 1/2 E over independent u, v of (f(u)^T f(v))^2 - E |f(u)|^2 + d / 2
+
+    Args:
+        features: f(u) of independent states (B, d), B at least 2; pairs of different rows stand for u and v.
+    """
+    products, norms = _gram(features)
+    return 0.5 * products - norms + 0.5 * features.shape[1]
+
+
+@in_float32
+def measure_loss(measure: Tensor, next_measure: Tensor, terminal: Tensor, gamma: float) -> Tensor:
+    """Return the loss of the successor measure's density for all pairs of a batch (Touati and Ollivier, 2021).
+
+        1/2 mean over i != j of (M(x_i, a_i, y_j) - gamma (1 - terminal_i) v(x'_i, y_j))^2  -  mean_i M(x_i, a_i, y_i)
+
+    Up to a constant it is half the mean squared error to the density of y = y_i plus the discounted density of what
+    follows. Pairs of a row with itself are left out: y_j must be independent of x_i. No gradient flows into v.
+
+    Args:
+        measure: M(x_i, a_i, y_j) (B, B), B at least 2; y_i is the state that counts for transition i.
+        next_measure: v(x'_i, y_j), backed up from the target network (B, B).
+        terminal: Whether x'_i ends the episode (B,), boolean.
+        gamma: Discount factor.
+    """
+    count = len(measure)
+    going_on = (~terminal).to(measure.dtype).unsqueeze(1)
+    square = (measure - gamma * going_on * next_measure.detach()).square()
+    others = (square.sum() - square.diagonal().sum()) / (count * (count - 1))
+    return 0.5 * others - measure.diagonal().mean()
+
+
+@in_float32
+def prediction_loss(prediction: Tensor, target: Tensor, valid: Tensor | None = None) -> Tensor:
+    """Return the mean over what is valid of |y - z|^2, no gradient into z: (B, ..., n), (B, ..., n) and (B, ...)."""
+    distance = (prediction - target.detach()).square().sum(dim=-1)
+    if valid is None:
+        return distance.mean()
+    weight = valid.to(distance.dtype)
+    return (distance * weight).sum() / weight.sum().clamp_min(1)
 
 
 @in_float32

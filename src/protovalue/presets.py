@@ -150,6 +150,19 @@ METHODS: Mapping[str, Presets] = {
         ("*", "*"): Preset("docs/methods.md", dimensions=100, beta=1.0, ahead=0.9),
         ("small", "minatar"): Preset("as many as pvn has tasks", dimensions=50),
     },
+    # d, gamma and target as pvn has them, so that the methods differ in what is predicted alone.
+    "contrastive": {
+        ("*", "*"): Preset("as for pvn", dimensions=100, gamma=0.99, target_ema=0.99),
+        ("small", "minatar"): Preset("as for pvn", dimensions=50, target_ema=0.95),
+    },
+    "rldp": {
+        ("*", "*"): Preset("docs/methods.md", dimensions=100, horizon=3, hidden=256, target_ema=0.99),
+        ("small", "minatar"): Preset("as for pvn", dimensions=50, hidden=128, target_ema=0.95),
+    },
+    "tdjepa": {
+        ("*", "*"): Preset("its paper; d and the target as for pvn", dimensions=100, gamma=0.98, target_ema=0.99),
+        ("small", "minatar"): Preset("as for pvn", dimensions=50, target_ema=0.95),
+    },
     "spr": {
         ("*", "*"): Preset("its paper's settings with augmentation", **_AUGMENTED),
         ("*", "minatar"): Preset("its paper's settings without augmentation", **_NOT_AUGMENTED),

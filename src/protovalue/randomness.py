@@ -36,6 +36,7 @@ class Purpose(Enum):
 
     ENCODER = Drawn.ONCE, 0  # an encoder's weights: the same for all methods
     METHOD = Drawn.ONCE, 1  # what a method draws besides its encoder: heads, a latent model
+    INVERSE = Drawn.ONCE, 2  # the head of inverse dynamics, whatever the method draws
     HEAD = Drawn.ONCE, 1_000  # the values of an agent on top of its encoder
 
     TRAINING = Drawn.ENVIRONMENT, 1  # the environment that an agent is trained in
@@ -83,6 +84,11 @@ def torch_generator(seed: int) -> "torch.Generator":
     import torch
 
     return torch.Generator().manual_seed(seed)
+
+
+def part_seed(seed: int, part: int) -> int:
+    """Return the seed of one of several parts that are drawn alike; the first has the seed itself."""
+    return int(np.random.SeedSequence([seed, part]).generate_state(1, np.uint64)[0] >> np.uint64(1)) if part else seed
 
 
 def throwaway() -> "torch.Generator":

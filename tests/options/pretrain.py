@@ -5,6 +5,7 @@ from pathlib import Path
 import torch
 
 from protovalue.data.dataset import Dataset
+from protovalue.files import read_json
 from protovalue.nets.encoders import Encoder
 from protovalue.pretrain.methods import method_names
 from tests.documents import blocks
@@ -22,7 +23,12 @@ from tests.options.world import (
     weights,
 )
 
-SMALL = {"pvn": "--tasks 4", "cumulants": "--tasks 4", "laplacian": "--dimensions 3", "spr": "--channels 4"}
+SMALL = {
+    "pvn": "--tasks 4",
+    "cumulants": "--tasks 4",
+    "spr": "--channels 4",
+    **dict.fromkeys(("laplacian", "contrastive", "rldp", "tdjepa"), "--dimensions 3"),
+}
 NOTHING_LEARNED = "expected it only where something is learned"
 
 
@@ -141,6 +147,19 @@ def _cache(method: str) -> Check:
     return check
 
 
+def _layer_norm(method: str) -> Check:
+    def check(world: World) -> None:
+        readouts = [
+            read_json(world.good(f"{base(method)}{flag}").out / "encoder" / "config.json")["readout"]
+            for flag in ("", " --layer-norm")
+        ]
+        assert readouts[1] == f"normalized {readouts[0]}"
+        if method != "random":  # which only reads its weights in another way
+            more(method, "--layer-norm")(world)
+
+    return check
+
+
 def _out(method: str) -> Check:
     def check(world: World) -> None:
         assert "encoder/model.safetensors" in places(world.once(base(method)).out)
@@ -181,6 +200,7 @@ def shared(method: str) -> dict[str, Check]:
             ),
         ),
         "width": more(method, "--width 2"),
+        "layer_norm": _layer_norm(method),
         "seed": more(method, "--seed 1"),
         "device": _device(method),
         "threads": _threads(method),
@@ -214,6 +234,16 @@ def shared(method: str) -> dict[str, Check]:
     return checks | training
 
 
+def _orthonormal(method: str) -> dict[str, Check]:
+    """The options of methods that keep functions of the state orthonormal."""
+    return {
+        "dimensions": more(method, "--dimensions 4"),
+        "orthonormality": more(method, "--orthonormality 0.1"),
+        "target_ema": more(method, "--target-ema 0.5"),
+        "inverse": more(method, "--inverse 0.5"),
+    }
+
+
 def _pvn() -> dict[str, Check]:
     hashed = "--indicator hash"
     only = "expected it only with --indicator rni"
@@ -229,6 +259,22 @@ def _pvn() -> dict[str, Check]:
             refused(f"{base('pvn')} --indicator-options hidden=false", "--indicator-options: found"),
         ),
         "proportion": both(more("pvn", "--proportion 0.3"), more("pvn", "--proportion 0.3", hashed)),
+        "groups": both(
+            more("pvn", "--groups proportion=0.3 proportion=1,weight=0.1"),
+            more("pvn", "--groups weight=0.5 weight=2", "--groups weight=0.5 weight=0.5"),
+            more("pvn", "--groups gamma=0.9 gamma=0.99"),
+            more("pvn", "--groups backup=max arrival=yes"),
+            more("pvn", f"--groups {hashed[2:].replace(' ', '=')} share=3", "--groups share=1 share=3"),
+            refused(f"{base('pvn')} --groups proportion=2", "--groups: found proportion=2, expected a number more"),
+            refused(
+                f"{base('pvn')} --groups gamma=0 --gamma 0.5", "--gamma: found 0.5, expected it only where a group"
+            ),
+        ),
+        "scale_errors": both(
+            more("pvn", "--scale-errors spread"),
+            more("pvn", "--scale-errors proportion", "--groups proportion=0.3 proportion=0.6"),
+        ),
+        "arrival": more("pvn", "--arrival yes"),
         "threshold": both(
             more("pvn", "--threshold sgd --burn-in 30"),
             refused(f"{base('pvn')} {hashed} --threshold sgd", "--threshold: found sgd with --indicator hash"),
@@ -254,6 +300,7 @@ def _pvn() -> dict[str, Check]:
             refused(f"{base('pvn')} {hashed} --rni-output relu", f"--rni-output: found relu, {only}"),
         ),
         "backup": more("pvn", "--backup max"),
+        "inverse": more("pvn", "--inverse 0.5"),
         "gamma": more("pvn", "--gamma 0.5"),
         "target_ema": more("pvn", "--target-ema 0.5"),
         "target_every": both(
@@ -275,6 +322,9 @@ OWN: dict[str, dict[str, Check]] = {
     "pvn": _pvn(),
     "cumulants": {
         "tasks": more("cumulants", "--tasks 5"),
+        "inverse": more("cumulants", "--inverse 0.5"),
+        "groups": more("cumulants", "--groups gamma=0.9 backup=mean"),
+        "scale_errors": more("cumulants", "--scale-errors spread"),
         "scale": more("cumulants", "--scale 3"),
         "unit": more("cumulants", "--unit none"),
         "normalize": more("cumulants", "--normalize no"),
@@ -294,10 +344,31 @@ OWN: dict[str, dict[str, Check]] = {
         "dropout": more("spr", "--dropout 0.1"),
         "target_ema": more("spr", "--target-ema 0"),
         "center": more("spr", "--center no"),
+        "inverse": more("spr", "--inverse 0.5"),
         "max_gradient_norm": more("spr", "--max-gradient-norm 0.001"),
     },
     "bc": {},
     "random": {},
+    "contrastive": {
+        **_orthonormal("contrastive"),
+        "gamma": more("contrastive", "--gamma 0.5"),
+        "arrival": more("contrastive", "--arrival yes"),
+        "second_map": more("contrastive", "--second-map own"),
+    },
+    "rldp": {
+        **_orthonormal("rldp"),
+        "ahead": more("rldp", "--ahead 0.9"),
+        "horizon": both(
+            more("rldp", "--horizon 2"),
+            refused(f"{base('rldp')} --horizon 2 --ahead 0.9", "--horizon: found 2, expected it only with --ahead 0"),
+        ),
+        "hidden": both(more("rldp", "--hidden 5"), more("rldp", "--hidden 0")),
+    },
+    "tdjepa": {
+        **_orthonormal("tdjepa"),
+        "gamma": more("tdjepa", "--gamma 0.5"),
+        "second_map": more("tdjepa", "--second-map own"),
+    },
     "reward": {
         "gamma": more("reward", "--gamma 0.5"),
         "clip_rewards": more("reward", "--no-clip-rewards", data="--data {loud} --architecture minatar"),

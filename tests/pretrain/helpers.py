@@ -13,7 +13,7 @@ from protovalue.data.format import End
 from protovalue.indicators.base import Indicator
 from protovalue.nets.encoders import Encoder
 from protovalue.nets.heads import TaskHeads
-from protovalue.nets.layers import planes
+from protovalue.nets.layers import Dense, planes
 from protovalue.presets import resolved
 from protovalue.pretrain.config import PretrainConfig
 from protovalue.pretrain.loop import pretrain
@@ -35,6 +35,20 @@ class Table(Encoder):
 
     def forward(self, obs: torch.Tensor) -> torch.Tensor:
         return planes(obs, self.observation_shape).flatten(1)
+
+
+class Embedding(Encoder):
+    """As many free numbers for each pixel as `width` says: with one pixel on, features that are learned freely."""
+
+    def __init__(self, observation_shape: tuple[int, ...], width: int, generator: torch.Generator) -> None:
+        super().__init__(observation_shape)
+        self.num_features = int(width)
+        self.dense = Dense(int(np.prod(observation_shape)), self.num_features, generator)
+        self.dense.bias.requires_grad_(False)
+
+    def forward(self, obs: torch.Tensor) -> torch.Tensor:
+        features: torch.Tensor = self.dense(planes(obs, self.observation_shape).flatten(1))
+        return features
 
 
 class Singletons(Indicator):

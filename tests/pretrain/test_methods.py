@@ -29,6 +29,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "cumulants": {"tasks": 3},
     "laplacian": {"dimensions": 3},
     "spr": {"channels": 4},
+    **{name: {"dimensions": 3} for name in ("contrastive", "rldp", "tdjepa")},
 }
 
 

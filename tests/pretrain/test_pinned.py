@@ -29,6 +29,24 @@ PINNED = [
     ("bc", {}, 1.37900841, 10.0072958, 0.0662792857),
     ("laplacian", {"dimensions": 7}, 5.91242695, 10.3894297, 1.62520476),
     ("spr", {"channels": 4, "horizon": 2}, 2.10532331, 22.9438913, 1.42474505),
+    (
+        "pvn",
+        {
+            "tasks": 7,
+            "groups": ("proportion=0.3,gamma=0.9", "proportion=0.6,backup=max,arrival=yes", "proportion=1,weight=0.1"),
+            "scale_errors": "spread",
+            "inverse": 0.5,
+        },
+        0.724813998,
+        18.2898611,
+        0.0404300188,
+    ),
+    ("contrastive", {"dimensions": 7}, 2.52143264, 18.9199226, 2.01733722),
+    ("contrastive", {"dimensions": 7, "arrival": "yes", "second_map": "own"}, 2.42699099, 23.1625982, 1.55270678),
+    ("rldp", {"dimensions": 7}, 3.02777076, 16.7721532, 2.49458265),
+    ("rldp", {"dimensions": 7, "ahead": 0.6, "hidden": 0}, 3.42094851, 16.4999446, 0.0959643678),
+    ("tdjepa", {"dimensions": 7}, 6.14846325, 18.3661061, 1.69936581),
+    ("bc", {"layer_norm": True}, 2.00200987, 10.2338759, 1.09309521),
 ]
 
 

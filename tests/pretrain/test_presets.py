@@ -90,6 +90,9 @@ SHARED = {
 LAPLACIAN = {"dimensions": 100, "beta": 1.0, "ahead": 0.9}
 SPR = {"channels": 64, "shift": 4, "intensity": 0.05, "dropout": 0.0, "target_ema": 0.0, "center": "no"}
 SPR_GRID = {"channels": 64, "shift": 0, "intensity": 0.0, "dropout": 0.5, "target_ema": 0.99, "center": "no"}
+CONTRASTIVE = {"dimensions": 100, "gamma": 0.99, "target_ema": 0.99, "orthonormality": 1.0, "second_map": "shared"}
+RLDP = {"dimensions": 100, "horizon": 3, "hidden": 256, "target_ema": 0.99, "orthonormality": 1.0, "ahead": 0.0}
+TDJEPA = {"dimensions": 100, "gamma": 0.98, "target_ema": 0.99, "orthonormality": 1.0, "second_map": "shared"}
 OWN: dict[str, Any] = {
     "pvn": {
         "paper": {"tasks": 100, "proportion": 0.01, "target_ema": 0.99, "normalize": "no", "tasks_per_module": 10},
@@ -120,6 +123,24 @@ OWN: dict[str, Any] = {
         "small": {**SPR, "center": "yes"},
         "paper minatar": SPR_GRID,
         "small minatar": {**SPR_GRID, "channels": 16, "center": "yes"},
+    },
+    "contrastive": {
+        "paper": CONTRASTIVE,
+        "small": CONTRASTIVE,
+        "paper minatar": CONTRASTIVE,
+        "small minatar": {**CONTRASTIVE, "dimensions": 50, "target_ema": 0.95},
+    },
+    "rldp": {
+        "paper": RLDP,
+        "small": RLDP,
+        "paper minatar": RLDP,
+        "small minatar": {**RLDP, "dimensions": 50, "hidden": 128, "target_ema": 0.95},
+    },
+    "tdjepa": {
+        "paper": TDJEPA,
+        "small": TDJEPA,
+        "paper minatar": TDJEPA,
+        "small minatar": {**TDJEPA, "dimensions": 50, "target_ema": 0.95},
     },
     "bc": {},
     "random": {},
@@ -192,6 +213,11 @@ LIMITS: dict[str, dict[str, Any]] = {
     "spr": {"horizon": COUNT, "channels": COUNT, "shift": ([0, 1], [-1]), "intensity": ([0, 0.499], [-0.1, 0.5]),
             "dropout": SHARE, "target_ema": SHARE, "max_gradient_norm": ([0, 0.5], [-1])},
     "bc": {},
+    "contrastive": {"dimensions": COUNT, "orthonormality": ([0, 0.5], [-0.1]), "gamma": SHARE, "target_ema": SHARE,
+                    "inverse": ([0, 0.5], [-0.1]), "batch_size": ([2], [1, 0])},
+    "rldp": {"dimensions": COUNT, "orthonormality": ([0, 0.5], [-0.1]), "ahead": SHARE, "target_ema": SHARE,
+             "horizon": COUNT, "hidden": ([0, 1], [-1]), "batch_size": ([2], [1, 0])},
+    "tdjepa": {"dimensions": COUNT, "orthonormality": ([0, 0.5], [-0.1]), "gamma": SHARE, "target_ema": SHARE},
 }  # fmt: skip
 
 

@@ -102,10 +102,19 @@ def test_stages_are_named_by_what_they_are_and_counted_in_units_of_work() -> Non
         ("[methods.random]", "[methods.random.env]\nsticky = 0.2", {"online", "evaluate"}),
         ("online = 2", "online = 3", {"online", "evaluate"}),
         ("tasks = 8", 'tasks = 8\nthreshold = "sgd"', {"pretrain", "online", "evaluate"}),
+        ("tasks = 8", 'tasks = 8\ngroups = []\nscale_errors = "none"', set()),
+        ("tasks = 8", 'tasks = 8\ngroups = ["proportion=0.1", "proportion=1"]', {"pretrain", "online", "evaluate"}),
     ],
 )
 def test_a_change_readdresses_what_depends_on_it_and_nothing_else(old: str, new: str, kinds: Any) -> None:
     assert changed(old, new) == kinds
+
+
+def test_settings_that_came_later_do_not_touch_what_was_computed_before() -> None:
+    """The addresses that encoders had before there were groups of tasks, layer norm and inverse dynamics."""
+    assert {name.rpartition("-")[2] for name in ids(TINY, "pretrain")} == {
+        "37254777", "329efa03", "5cecd3ca", "255cfaf4",
+    }  # fmt: skip
 
 
 def test_pretraining_steps_do_not_touch_the_random_initialisation() -> None:

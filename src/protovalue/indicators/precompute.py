@@ -78,20 +78,27 @@ class IndicatorSpec:
     """The outputs of a random network: as they are, or through a ReLU (rni only)."""
     options: dict[str, Any] | None = None
     """Options of an indicator of the user's own."""
+    arrival: bool = False
+    """Rewards of the state x' that a transition arrives at, in place of x; thresholds are of all states then, also of
+    those that episodes end in."""
 
 
 @dataclass(frozen=True)
 class IndicatorRewards:
-    """The rewards of every transition's state x, and the indicator that gives them for any other."""
+    """The rewards of every transition's state x, or x', and the indicator that gives them for any other."""
 
     indicator: Indicator
     bits: NDArray[np.uint8]
-    """(transitions, ceil(m / 8)), the first task in the highest bit."""
+    """(states, ceil(m / 8)), the first task in the highest bit."""
     proportions: NDArray[np.float64]
     """(m,) share of the data set's states on which each task's reward is 1."""
+    arriving: Dataset | None = None
+    """The data set, where rewards are those of x': an episode then has one row more than transitions."""
 
     def rewards(self, index: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Return the rewards of the given transitions, (B, m)."""
+        if self.arriving is not None:
+            index = index + self.arriving.locate(index)[0] + 1
         return np.unpackbits(self.bits[index], axis=1, count=self.indicator.num_tasks).view(np.bool_)
 
 
@@ -101,7 +108,7 @@ def cache_key(data: Dataset, spec: IndicatorSpec) -> str:
     if spec.threshold == "exact":
         del fields["burn_in"]
     # What was computed before there was a choice counts.
-    for name, usual in (("network", "dqn"), ("output", "linear"), ("options", None)):
+    for name, usual in (("network", "dqn"), ("output", "linear"), ("options", None), ("arrival", False)):
         if fields[name] == usual:
             del fields[name]
     if spec.indicator == "rni" and by_patches(data.observation_shape):
@@ -237,7 +244,7 @@ def channel_statistics(data: Dataset) -> tuple[list[float], list[float]]:
 def _compute(data: Dataset, spec: IndicatorSpec, folder: Path, device: str, quiet: bool) -> None:
     """Fill `folder` with the indicator, its thresholds and the bits of every transition."""
     indicator = build_indicator(data, spec).to(device)
-    states = States(data, final=False)
+    states = States(data, final=spec.arrival)
     kept = announce("indicators", indicator, states, folder, quiet, -(-spec.tasks // 8), 4 * indicator.tuned_on_data)
     if indicator.tuned_on_data:
         scores = all_scores(states, indicator.scores, spec.tasks, folder / SCORES, device, quiet, kept)
@@ -262,7 +269,7 @@ def _compute(data: Dataset, spec: IndicatorSpec, folder: Path, device: str, quie
         file.flush()
         os.fsync(file.fileno())
     size = (folder / BITS).stat().st_size
-    about = {"spec": asdict(spec), "transitions": data.num_transitions, "counts": counts.tolist()}
+    about = {"spec": asdict(spec), "transitions": states.count, "counts": counts.tolist()}
     save_indicator(indicator, folder, about, {BITS: StoredFile(size, crc)})
     for left in (folder / SCORES, sums_of(folder / SCORES)):
         left.unlink(missing_ok=True)
@@ -485,10 +492,10 @@ def load_checked(
 
 def _load(folder: Path, data: Dataset, spec: IndicatorSpec) -> IndicatorRewards:
     """Open finished rewards; damage is a UserError."""
-    shape = (data.num_transitions, -(-spec.tasks // 8))
+    shape = (data.num_frames if spec.arrival else data.num_transitions, -(-spec.tasks // 8))
     files = {BITS: shape[0] * shape[1]}
     indicator, about = load_checked(folder, files, data.observation_shape, spec.tasks, spec.indicator)
     if len(about.counts) != spec.tasks:
         raise UserError(f"{folder / ABOUT}: field counts: found {len(about.counts)} numbers, expected {spec.tasks}")
     bits = np.memmap(folder / BITS, np.uint8, "r", shape=shape)
-    return IndicatorRewards(indicator, bits, np.array(about.counts) / data.num_transitions)
+    return IndicatorRewards(indicator, bits, np.array(about.counts) / len(bits), data if spec.arrival else None)

@@ -17,9 +17,10 @@ from protovalue.options import resolve_options
 from protovalue.precision import Precision
 from protovalue.registry import ENCODERS, name_of
 
-Readout = Literal["relu", "projection"]
+Readout = Literal["relu", "projection", "normalized relu", "normalized projection"]
 """How an encoder's last, dense layer gives features of the latents: dense(z) cut off at 0 or, as self-predictive
-representations have it, dense(z') of latents z' scaled to [0, 1]."""
+representations have it, dense(z') of latents z' scaled to [0, 1]. Normalized, the features dense(z) of an observation
+are shifted and scaled to mean 0 and variance 1 first: layer norm without parameters."""
 
 
 class Quick(Protocol):
@@ -81,13 +82,24 @@ class Encoder(nn.Module):
     def forward(self, obs: Tensor) -> Tensor:
         """Map observations (N, stack, H, W[, C]), uint8 or bool, to features (N, num_features), float32.
 
-        They are >= 0, but for the readout "projection".
+        They are >= 0, but for the readouts with "projection".
         """
         with self.autocast():
             latents = self.convolve(planes(obs, self.observation_shape))
-            projection = self.readout == "projection"
-            features = self.dense(renormalize(latents)) if projection else F.relu_(self.dense(latents))
-        return cast("Tensor", features).to(torch.float32)
+            projection = self.readout.endswith("projection")
+            features = self.project(renormalize(latents)) if projection else F.relu_(self.project(latents))
+        return features.to(torch.float32)
+
+    def project(self, latents: Tensor) -> Tensor:
+        """Map latents (N, H * W * C) through the dense layer and, if the readout says so, layer norm."""
+        features = cast("Tensor", self.dense(latents))
+        return F.layer_norm(features, features.shape[1:]) if self.readout.startswith("normalized") else features
+
+    def normalize_features(self) -> None:
+        """Put layer norm before the readout; a network with a forward pass of its own has no place for it."""
+        if type(self).forward is not Encoder.forward:
+            raise UserError(f"--layer-norm: found an encoder {type(self).__name__} that reads out its features itself")
+        self.readout = "normalized projection" if self.readout == "projection" else "normalized relu"
 
     def compiled(self) -> Quick | None:
         """Return a quicker forward pass on the CPU for few observations and the parameters of now, if there is one.

@@ -13,6 +13,7 @@ from protovalue.data.sampler import Batch, Sampler
 from protovalue.nets.encoders import Encoder, make_encoder
 from protovalue.precision import Precision
 from protovalue.pretrain.config import PretrainConfig
+from protovalue.pretrain.inverse import InverseDynamics
 from protovalue.randomness import Purpose, seeded
 
 Sample = dict[str, Tensor]
@@ -56,8 +57,13 @@ class Method(nn.Module):
             seeded(config.seed, Purpose.ENCODER),
             config.architecture_options,
         )
+        if config.layer_norm:
+            self.encoder.normalize_features()
+        self.inverse: InverseDynamics | None = None
         if data is not None:
             self.sampler = Sampler(data, config.batch_size, config.seed)
+            if weight := getattr(config, "inverse", 0.0):  # of the methods that have it
+                self.inverse = InverseDynamics(weight, self.encoder.num_features, data.num_actions, config.seed)
 
     @property
     def data(self) -> Dataset:
@@ -88,6 +94,22 @@ class Method(nn.Module):
         give float32 features; what else is worth bfloat16 goes into `with self.encoder.autocast():`.
         """
         raise NotImplementedError
+
+    def with_inverse(
+        self, found: tuple[Tensor, dict[str, Tensor]], features: Tensor, next_obs: Tensor, action: Tensor
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return a loss and what to log with inverse dynamics added, if the settings ask for it.
+
+        Args:
+            found: the loss and what to log without it.
+            features: phi(x), with its gradient (B, k).
+            next_obs: x', which is put through the encoder only if it is needed (B, *observation_shape).
+            action: a (B,).
+        """
+        if self.inverse is None:
+            return found
+        loss, logged = self.inverse(features, self.encoder(next_obs), action)
+        return found[0] + loss, {**found[1], **logged}
 
     @contextmanager
     def in_precision(self, precision: Precision) -> Iterator[None]:

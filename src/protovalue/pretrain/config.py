@@ -8,6 +8,7 @@ from typing import Annotated, ClassVar, Literal
 from protovalue.config import (
     COUNT,
     INPUT,
+    LATER,
     LENGTH,
     MACHINE,
     NOT_NEGATIVE,
@@ -44,7 +45,8 @@ class PretrainConfig(Settings):
     env: Annotated[str | None, SUBJECT] = None
     """Environment, in place of a data set (method random only)."""
     method: Annotated[str, SUBJECT] = "pvn"
-    """What to learn: pvn, cumulants, spr, bc, reward, laplacian, random (docs/methods.md) or a Python file of yours."""
+    """What to learn: pvn, cumulants, spr, bc, reward, laplacian, contrastive, rldp, tdjepa, random, or a Python file of
+    yours (docs/methods.md)."""
     preset: Annotated[Literal["paper", "small"], RESULT, USUAL] = "small"
     """Where unset values come from: the paper's, or values for a small machine (docs/results.md)."""
     architecture: Annotated[str, RESULT, USUAL] = PRESET
@@ -53,6 +55,8 @@ class PretrainConfig(Settings):
     """Options of an architecture of your own, such as depth=3 (docs/adding-an-encoder.md)."""
     width: Annotated[int | float, RESULT, WIDTH] = PRESET
     """Multiplier of the encoder's channels and features, which are rounded: 0.25, 0.5, 1, 2 ..."""
+    layer_norm: Annotated[bool, RESULT, LATER] = False
+    """Normalise the features of each observation before their last activation (layer norm without parameters)."""
     steps: Annotated[int, LENGTH, NOT_NEGATIVE, TRAINING] = PRESET
     """Gradient steps."""
     batch_size: Annotated[int, RESULT, COUNT, TRAINING] = PRESET

@@ -37,7 +37,8 @@ class RandomCumulants(TaskValues):
         self.tasks: Cumulants = cumulants(self.data, spec, config.cache, device)
         deviation = self.tasks.deviation if config.unit == "deviation" else np.ones(config.tasks, np.float32)
         self._factor = np.float32(config.scale) / np.where(deviation > 0, deviation, np.float32(1))
-        self.add_heads(config.tasks, config.gamma, config.backup, config.target_ema, start=config.head_start)
+        spreads = self.spreads if config.scale_errors == "spread" else None
+        self.add_heads(config, config.target_ema, start=config.head_start, scale=spreads)
 
     def rewards(self, index: NDArray[Any]) -> NDArray[Any]:
         """Return c_j(x, x') of the given transitions (B, m)."""

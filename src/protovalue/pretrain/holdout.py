@@ -32,10 +32,13 @@ def open_holdout(paths: Sequence[Path], learned: Dataset) -> Dataset:
     return found
 
 
-def discounted_sums(rewards: Floats, gamma: float) -> Floats:
-    """Return sum over k >= 0 of gamma^k r_{t+k} for every step t of one episode: (T, m) to (T, m)."""
+def discounted_sums(rewards: Floats, gamma: float | Floats, after: Floats | None = None) -> Floats:
+    """Return sum over k >= 0 of gamma^k r_{t+k} for every step t of one episode: (T, m) to (T, m).
+
+    The discount may be that of each task (m,). `after` (m,) is what follows the last step; None is nothing.
+    """
     sums = np.zeros_like(rewards)
-    following = np.zeros(rewards.shape[1])
+    following = np.zeros(rewards.shape[1]) if after is None else after
     for t in range(len(rewards) - 1, -1, -1):
         sums[t] = following = rewards[t] + gamma * following
     return sums
@@ -45,9 +48,10 @@ def compare_with_rollouts(
     data: Dataset,
     rewards: Callable[[Tensor], Tensor],
     predict: Callable[[Tensor, Tensor], Tensor],
-    gamma: float,
+    gamma: float | Floats,
     device: str,
     most: int = 20_000,
+    arrival: NDArray[np.bool_] | None = None,
 ) -> tuple[Floats, Floats, Floats]:
     """Compare predictions psi_j(x, a) with the discounted rewards that followed in the data.
 
@@ -58,9 +62,10 @@ def compare_with_rollouts(
         data: rollouts of a random policy, not those that were learned from; some of them terminated.
         rewards: r_j of observations (N, *shape), (N, m).
         predict: psi_j(x, a) of observations and actions, (N, m).
-        gamma: discount factor.
+        gamma: discount factor, or that of each task (m,).
         device: where the two functions expect their input.
         most: transitions at the most; whole episodes are taken from the beginning.
+        arrival: whether a task's reward is that of the next observation (m,); None is of no task.
 
     Returns:
         Per task (m,): correlation, mean of the predictions, mean of the sums.
@@ -68,13 +73,16 @@ def compare_with_rollouts(
     predictions, sums, count = [], [], 0
     for index in np.flatnonzero(data.ends == End.TERMINATED):
         episode = data.episode(int(index))
-        obs = torch.from_numpy(episode.observations(data.stack)[:-1]).to(device)
+        every = torch.from_numpy(episode.observations(data.stack)).to(device)
+        obs = every[:-1]
         actions = torch.from_numpy(episode.actions.astype(np.int64)).to(device)
-        fired, values = [], []
+        values = []
         for part, chosen in zip(torch.split(obs, 512), torch.split(actions, 512), strict=True):
-            fired.append(rewards(part).cpu().numpy())
             values.append(predict(part, chosen).to(torch.float32).cpu().numpy())
-        sums.append(discounted_sums(np.concatenate(fired).astype(np.float64), gamma))
+        looked_at = torch.split(obs if arrival is None else every, 512)
+        fired = np.concatenate([rewards(part).cpu().numpy() for part in looked_at]).astype(np.float64)
+        here = fired if arrival is None else np.where(arrival, fired[1:], fired[:-1])
+        sums.append(discounted_sums(here, gamma))
         predictions.append(np.concatenate(values).astype(np.float64))
         count += len(obs)
         if count >= most:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from protovalue.config import flag, flag_words, names_where, require
+from protovalue.config import flag, flag_words, names_where, not_given, require
 from protovalue.data.dataset import Dataset, open_distinct
 from protovalue.data.sampler import Sampler
 from protovalue.device import choose_device, choose_threads
@@ -68,7 +68,8 @@ def pretrain(config: PretrainConfig, quiet: bool = False) -> Path:
         encoder = _network(config, observation_shape)
     threads = choose_threads(config.threads, lambda: TRAINING * config.batch_size * forward_flops(encoder))
     config = replace(config, threads=threads, precision=precision)
-    recorded = {**config_fields(config), "data_checksum": data.checksum if data else None}
+    given = {name: value for name, value in config_fields(config).items() if name not in not_given(config)}
+    recorded = {**given, "data_checksum": data.checksum if data else None}
     with Run.open(config.out, recorded, names_where(cls.Config, lambda role: role.may_change)) as run:
         if run.standing and not quiet:
             print(run.standing, file=sys.stderr)

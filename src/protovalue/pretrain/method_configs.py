@@ -3,13 +3,14 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from protovalue.config import (
     COUNT,
     DISCOUNT,
     INNER_SHARE,
     INPUT,
+    LATER,
     NOT_NEGATIVE,
     PLACE,
     POSITIVE,
@@ -23,20 +24,74 @@ from protovalue.config import (
 from protovalue.own_options import OwnOptions
 from protovalue.presets import METHODS, PRETRAIN, Presets
 from protovalue.pretrain.config import PretrainConfig
+from protovalue.pretrain.groups import Group, ScaleErrors, read_group, sizes
 from protovalue.registry import METHODS as REGISTERED
 from protovalue.registry import is_file
 
+SecondMap = Literal["shared", "own"]
+
 
 @dataclass(frozen=True, kw_only=True)
-class PvnConfig(PretrainConfig):
+class InverseConfig(PretrainConfig):
+    """What methods share that may learn inverse dynamics beside."""
+
+    inverse: Annotated[float, RESULT, NOT_NEGATIVE, LATER] = 0.0
+    """Weight of inverse dynamics, which action led from one state to the next; 0 is off."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskConfig(InverseConfig):
+    """What methods with tasks share: all tasks are alike, or there are groups of them."""
+
+    group_settings: ClassVar[Mapping[str, Any]] = {"gamma": 0.99, "backup": "mean"}
+    """What a group may have of its own, and what the setting is where every group has it."""
+
+    tasks: Annotated[int, RESULT, NOT_NEGATIVE] = PRESET
+    groups: Annotated[tuple[str, ...], RESULT, LATER] = ()
+    """Groups of tasks with settings of their own: gamma=0.9,share=4 gamma=0.99,weight=0.1 (docs/methods.md)."""
+
+    def own_groups(self) -> list[Group]:
+        """Read the groups; none where all tasks are alike."""
+        return [read_group(text, tuple(self.group_settings)) for text in self.groups]
+
+    def task_groups(self) -> list[tuple[Group, int]]:
+        """Return every group with its number of tasks; all tasks are one group where they are alike."""
+        groups = self.own_groups() or [Group("")]
+        return list(zip(groups, sizes(groups, self.tasks), strict=True))
+
+    def of_group(self, group: Group, name: str) -> Any:
+        """Return a setting of a group: its own, or that of all."""
+        return group.own.get(name, getattr(self, name))
+
+    def dependent(self) -> dict[str, Only]:
+        """Return what every group has of its own."""
+        found = {}
+        for name, otherwise in self.group_settings.items():
+            needing = [one for one in self.own_groups() if not (name == "indicator" and one.is_lifetime)]
+            used = not needing or any(name not in one.own for one in needing)
+            found[name] = Only(used, "it only where a group has none of its own", otherwise)
+        return found
+
+    def check_given(self, given: Self) -> None:
+        """Refuse fewer tasks than groups."""
+        if self.groups and self.tasks:
+            self.task_groups()
+
+
+@dataclass(frozen=True, kw_only=True)
+class PvnConfig(TaskConfig):
     """Train a proto-value network: its encoder predicts how often random sets of states will be visited.
 
     Example: pvn pretrain --data data/breakout --out runs/breakout --tasks 100 --width 2
 
-    The same command resumes an interrupted run. Other methods: --method cumulants, spr, bc, reward, laplacian, random.
+    The same command resumes an interrupted run. Other methods: --method cumulants, spr, bc, reward, laplacian,
+    contrastive, rldp, tdjepa, random.
     """
 
     presets: ClassVar[tuple[Presets, ...]] = (PRETRAIN, METHODS["pvn"])
+    group_settings: ClassVar[Mapping[str, Any]] = {
+        "proportion": None, "gamma": 0.99, "backup": "mean", "arrival": "no", "indicator": "rni"
+    }  # fmt: skip
 
     tasks: Annotated[int, RESULT, NOT_NEGATIVE] = PRESET
     """Number of auxiliary tasks m; 0 leaves the encoder as initialised."""
@@ -44,8 +99,14 @@ class PvnConfig(PretrainConfig):
     """What defines the sets: rni (random networks), hash, or a Python file of yours."""
     indicator_options: Annotated[OwnOptions, RESULT] = None
     """Options of an indicator of your own, such as latest_only=true (docs/adding-an-indicator.md)."""
-    proportion: Annotated[float, RESULT, INNER_SHARE] = PRESET
+    proportion: Annotated[float | None, RESULT, INNER_SHARE] = PRESET
     """Share p of states that each set holds."""
+    groups: Annotated[tuple[str, ...], RESULT, LATER] = ()
+    """Groups of tasks with settings of their own: proportion=0.05,share=4 proportion=1,weight=0.1 (docs/methods.md)."""
+    scale_errors: Annotated[ScaleErrors, RESULT, LATER] = "none"
+    """What each task's errors are divided by: the spread of its sums on the data, its proportion, or nothing."""
+    arrival: Annotated[Literal["yes", "no"], RESULT, LATER] = "no"
+    """Whether a set counts the state that an action leads to, in place of the one that it is taken in."""
     threshold: Annotated[Literal["exact", "sgd"], RESULT] = "exact"
     """How the sets get their share: exact quantiles, or the paper's quantile regression."""
     burn_in: Annotated[int | None, RESULT, COUNT] = PRESET
@@ -79,13 +140,15 @@ class PvnConfig(PretrainConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        drawn = self.threshold == "sgd" and self.indicator == "hash"  # its sets have their share as they are drawn
+        # The sets of a hash have their share as they are drawn.
+        drawn = self.threshold == "sgd" and "hash" in self._indicators()
         require(not drawn, "--threshold", "sgd with --indicator hash", "exact: a hash has no threshold to learn")
 
     def dependent(self) -> dict[str, Only]:
         """Return what belongs to one way to draw the sets, to find their thresholds, or to follow with the target."""
-        rni, needs = self.indicator == "rni", "it only with --indicator rni"
+        rni, needs = "rni" in self._indicators(), "it only with --indicator rni"
         return {
+            **super().dependent(),
             "indicator_options": Only(is_file(self.indicator), "it only with an indicator of your own"),
             "burn_in": Only(self.threshold == "sgd", "it only with --threshold sgd"),
             "normalize": Only(rni, needs, "no"),
@@ -93,15 +156,21 @@ class PvnConfig(PretrainConfig):
             "target_ema": Only(self.target_every is None, "either it or --target-every"),
         }
 
+    def _indicators(self) -> set[str]:
+        """Return what defines the sets."""
+        found = {group.own.get("indicator", self.indicator) for group in self.own_groups() if not group.is_lifetime}
+        return found or {self.indicator}
+
 
 @dataclass(frozen=True, kw_only=True)
-class CumulantsConfig(PretrainConfig):
+class CumulantsConfig(TaskConfig):
     """Train an encoder to predict the optimal values of random cumulants, s (f(x') - f(x)) with random networks f.
 
     Example: pvn pretrain --method cumulants --data data/breakout --out runs/cumulants
     """
 
     presets: ClassVar[tuple[Presets, ...]] = (PRETRAIN, METHODS["cumulants"])
+    group_settings: ClassVar[Mapping[str, Any]] = {"gamma": 0.99, "backup": "max"}
 
     method: Annotated[str, SUBJECT] = "cumulants"
     tasks: Annotated[int, RESULT, COUNT] = PRESET
@@ -122,6 +191,8 @@ class CumulantsConfig(PretrainConfig):
     """Share of the target network that is kept in each step."""
     head_start: Annotated[Literal["zero", "mean"], RESULT] = "zero"
     """Where the heads' biases start: at zero, or at the mean value of each task on the data."""
+    scale_errors: Annotated[Literal["none", "spread"], RESULT, LATER] = "none"
+    """What each task's errors are divided by: the spread of its sums on the data, or nothing."""
     cumulant_seed: Annotated[int | None, RESULT] = None
     """Seed of the random networks [--seed]."""
     cache: Annotated[Path | None, PLACE] = None
@@ -129,7 +200,7 @@ class CumulantsConfig(PretrainConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SprConfig(PretrainConfig):
+class SprConfig(InverseConfig):
     """Train an encoder to predict its own latents some steps ahead, without rewards.
 
     Example: pvn pretrain --method spr --data data/breakout --out runs/spr
@@ -218,6 +289,79 @@ class LaplacianConfig(PretrainConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
+class PairsConfig(InverseConfig):
+    """What methods share that keep d functions of the state orthonormal, by pairs of a batch's states."""
+
+    dimensions: Annotated[int, RESULT, COUNT] = PRESET
+    """Number of functions d."""
+    orthonormality: Annotated[float, RESULT, NOT_NEGATIVE] = 1.0
+    """Weight of what keeps the functions orthonormal over the data."""
+    target_ema: Annotated[float, RESULT, DISCOUNT] = PRESET
+    """Share of the target network that is kept in each step."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        good = self.batch_size is PRESET or self.batch_size >= 2
+        require(good, "--batch-size", self.batch_size, "at least 2: orthonormality is of two states")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContrastiveConfig(PairsConfig):
+    """Train an encoder to predict how often each state of the batch will be visited: the successor measure itself.
+
+    Example: pvn pretrain --method contrastive --data data/breakout --out runs/contrastive
+    """
+
+    presets: ClassVar[tuple[Presets, ...]] = (PRETRAIN, METHODS["contrastive"])
+
+    method: Annotated[str, SUBJECT] = "contrastive"
+    gamma: Annotated[float, RESULT, DISCOUNT] = PRESET
+    """Discount factor."""
+    arrival: Annotated[Literal["yes", "no"], RESULT] = "no"
+    """Whether the state that an action leads to counts first, in place of the one that it is taken in."""
+    second_map: Annotated[SecondMap, RESULT] = "shared"
+    """What the states that are visited are seen by: the same encoder, or one of their own."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RldpConfig(PairsConfig):
+    """Train an encoder to predict its own latents, kept from collapse by orthonormality.
+
+    Example: pvn pretrain --method rldp --data data/breakout --out runs/rldp
+    """
+
+    presets: ClassVar[tuple[Presets, ...]] = (PRETRAIN, METHODS["rldp"])
+
+    method: Annotated[str, SUBJECT] = "rldp"
+    ahead: Annotated[float, RESULT, DISCOUNT] = 0.0
+    """Share by which ever later states are predicted in one go, as in BYOL-gamma; 0: step by step."""
+    horizon: Annotated[int | None, RESULT, COUNT] = PRESET
+    """Steps H that the latent model predicts; only with --ahead 0."""
+    hidden: Annotated[int, RESULT, NOT_NEGATIVE] = PRESET
+    """Units of the latent model's hidden layer; 0: it is linear for each action."""
+
+    def dependent(self) -> dict[str, Only]:
+        """Return what belongs to one of the two ways ahead."""
+        return {"horizon": Only(self.ahead == 0, "it only with --ahead 0")}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TdJepaConfig(PairsConfig):
+    """Train an encoder to predict the successor features of a map that it learns, both orthonormal.
+
+    Example: pvn pretrain --method tdjepa --data data/breakout --out runs/tdjepa
+    """
+
+    presets: ClassVar[tuple[Presets, ...]] = (PRETRAIN, METHODS["tdjepa"])
+
+    method: Annotated[str, SUBJECT] = "tdjepa"
+    gamma: Annotated[float, RESULT, DISCOUNT] = PRESET
+    """Discount factor."""
+    second_map: Annotated[SecondMap, RESULT] = "shared"
+    """What the map whose successor features are learned sees by: the same encoder, or one of its own."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class RandomConfig(PretrainConfig):
     """Write an encoder as it is initialised, without training it.
 
@@ -234,6 +378,9 @@ CONFIGS: Mapping[str, type[PretrainConfig]] = {
     "bc": BcConfig,
     "reward": RewardConfig,
     "laplacian": LaplacianConfig,
+    "contrastive": ContrastiveConfig,
+    "rldp": RldpConfig,
+    "tdjepa": TdJepaConfig,
     "random": RandomConfig,
 }
 """By the name of the method."""

@@ -15,9 +15,11 @@ from protovalue.data.dataset import Dataset
 from protovalue.indicators.precompute import IndicatorRewards, IndicatorSpec, indicator_rewards, save_indicator
 from protovalue.pretrain.base import Sample
 from protovalue.pretrain.config import PretrainConfig
+from protovalue.pretrain.groups import Group
 from protovalue.pretrain.holdout import compare_with_rollouts, open_holdout
 from protovalue.pretrain.method_configs import PvnConfig
 from protovalue.pretrain.task_values import TaskValues
+from protovalue.randomness import part_seed
 
 log = logging.getLogger(__name__)
 
@@ -41,31 +43,17 @@ class ProtoValueNetwork(TaskValues):
         if not config.tasks:
             return
         self.holdout = open_holdout(config.holdout, self.data) if config.holdout else None
-        applying: dict[str, Any] = {
-            "burn_in": config.burn_in,
-            "tasks_per_module": config.tasks_per_module,
-            "network": config.rni_network,
-            "output": config.rni_output,
-            "options": config.indicator_options,
-        }
-        spec = IndicatorSpec(
-            config.indicator,
-            config.tasks,
-            config.proportion,
-            seed=config.seed if config.indicator_seed is None else config.indicator_seed,
-            threshold=config.threshold,
-            normalize=config.normalize == "yes",
-            **{name: value for name, value in applying.items() if value is not None},
-        )
-        self.tasks: IndicatorRewards = indicator_rewards(self.data, spec, config.cache, device)
+        groups = config.task_groups()
+        self.sets = [
+            _Sets(config, number, group, size, self.data, device) for number, (group, size) in enumerate(groups)
+        ]
         self.add_heads(
-            config.tasks,
-            config.gamma,
-            config.backup,
+            config,
             config.target_ema,
             config.target_every,
             config.head_start,
             mask=config.terminal_mask == "yes",
+            scale={"none": None, "spread": self.spreads, "proportion": self._proportions}[config.scale_errors],
         )
 
     def steps(self) -> int:
@@ -74,7 +62,11 @@ class ProtoValueNetwork(TaskValues):
 
     def rewards(self, index: NDArray[Any]) -> NDArray[Any]:
         """Return r_j(x) of the given transitions (B, m)."""
-        return self.tasks.rewards(index)
+        return np.concatenate([one.rewards(index) for one in self.sets], axis=1)
+
+    def _proportions(self) -> NDArray[np.float64]:
+        """Return the share of the data set's states that each set holds (m,)."""
+        return np.concatenate([one.proportions for one in self.sets])
 
     def loss(self, sample: Sample) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the squared TD error of all tasks."""
@@ -83,27 +75,30 @@ class ProtoValueNetwork(TaskValues):
 
     def save_artifacts(self, folder: Path) -> None:
         """Keep the indicators with the run, so that any frame's rewards can be computed again."""
-        if self.config.tasks:
-            save_indicator(self.tasks.indicator, folder / "indicator")
+        for number, one in enumerate(self.sets if self.config.tasks else []):
+            if one.found is not None:
+                save_indicator(one.found.indicator, folder / (f"indicator-{number + 1}" if number else "indicator"))
 
     @torch.inference_mode()
     def finish(self) -> dict[str, Any]:
         """Return the achieved proportions, and how well the predictions agree with held-out rollouts."""
         if not self.config.tasks:
             return {}
-        proportions = self.tasks.proportions
+        proportions = self._proportions()
         summary: dict[str, Any] = {
             "proportion_min": float(proportions.min()),
             "proportion_max": float(proportions.max()),
         }
         if self.holdout is not None:
             device = str(next(self.parameters()).device)
+            arrival = np.concatenate([np.full(one.size, one.arrival) for one in self.sets])
             correlation, predicted, seen = compare_with_rollouts(
                 self.holdout,
-                self.tasks.indicator.to(device).rewards,
+                lambda obs: torch.cat([one.of(obs) for one in self.sets], dim=1),
                 lambda obs, action: self.heads.taken(self.encoder(obs), action),
-                self.config.gamma,
+                self._gamma,
                 device,
+                arrival=arrival if arrival.any() else None,
             )
             known = correlation[np.isfinite(correlation)]
             if not len(known):
@@ -114,6 +109,47 @@ class ProtoValueNetwork(TaskValues):
             summary["holdout_rollout_mean"] = float(seen.mean())
             return {**summary, "holdout_correlation_per_task": correlation.tolist()}
         return summary
+
+
+class _Sets:
+    """The sets of one group of tasks on a data set; of all states where the group's proportion is 1."""
+
+    found: IndicatorRewards | None = None
+
+    def __init__(self, config: PvnConfig, number: int, group: Group, size: int, data: Dataset, device: str) -> None:
+        self.size, self.arrival = size, config.of_group(group, "arrival") == "yes"
+        self.proportions = np.ones(size)
+        if group.is_lifetime:
+            return
+        kind = config.of_group(group, "indicator")
+        applying: dict[str, Any] = {
+            "burn_in": config.burn_in,
+            "options": config.indicator_options,
+            **({"tasks_per_module": config.tasks_per_module} if kind == "rni" else {}),
+            **({"network": config.rni_network, "output": config.rni_output} if kind == "rni" else {}),
+        }
+        spec = IndicatorSpec(
+            kind,
+            size,
+            config.of_group(group, "proportion"),
+            seed=part_seed(config.seed if config.indicator_seed is None else config.indicator_seed, number),
+            threshold=config.threshold,
+            normalize=config.normalize == "yes" and kind == "rni",
+            arrival=self.arrival,
+            **{name: value for name, value in applying.items() if value is not None},
+        )
+        self.found = indicator_rewards(data, spec, config.cache, device)
+        self.proportions = self.found.proportions
+
+    def rewards(self, index: NDArray[Any]) -> NDArray[np.bool_]:
+        """Return the rewards of the given transitions (B, size)."""
+        return np.ones((len(index), self.size), bool) if self.found is None else self.found.rewards(index)
+
+    def of(self, obs: Tensor) -> Tensor:
+        """Return whether observations are in the sets (N, size)."""
+        if self.found is None:
+            return torch.ones(len(obs), self.size, dtype=torch.bool, device=obs.device)
+        return self.found.indicator.to(obs.device).rewards(obs)
 
 
 METHOD = ProtoValueNetwork

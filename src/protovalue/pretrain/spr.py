@@ -56,7 +56,7 @@ class SelfPredictive(Method):
         super().__init__(config, data, observation_shape, device)
         self.max_gradient_norm = config.max_gradient_norm
         draw = seeded(config.seed, Purpose.METHOD)
-        self.encoder.readout = "projection"
+        self.encoder.readout = "normalized projection" if config.layer_norm else "projection"
         features, channels = self.encoder.num_features, self.encoder.latent_shape[0]
         self.transition = Transition(channels, self.data.num_actions, scaled(config.channels, config.width), draw)
         self.predictor = Dense(features, features, draw)
@@ -90,7 +90,7 @@ class SelfPredictive(Method):
     def loss(self, sample: Sample) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the mean distance of predicted and seen projections."""
         with self.encoder.autocast():
-            expected, targets = self._projections(sample)
+            first, expected, targets = self._projections(sample)
         prediction = torch.stack([self.predictor(y.to(torch.float32)) for y in expected], 1)  # (B, K, n)
         seen, valid = torch.stack(targets, 1).to(torch.float32), sample["valid"]
         if self.config.center == "yes":
@@ -99,27 +99,33 @@ class SelfPredictive(Method):
         with torch.no_grad():  # another segment's states as targets: if they do as well, all states look the same
             others = latent_loss(prediction, seen.roll(1, 0), valid & valid.roll(1, 0))
             last = latent_loss(prediction[:, -1:], seen[:, -1:], valid[:, -1:])
-        return loss, {"loss_of_last_step": last, "loss_of_other_states": others}
+        found = (loss, {"loss_of_last_step": last, "loss_of_other_states": others})
+        next_obs = sample["frames"][:, 1 : 1 + self.data.stack]
+        return self.with_inverse(found, self._features(first), next_obs, sample["action"][:, 0])
 
     def after_step(self) -> None:
         """Let the target follow."""
         self.target.follow()
 
-    def _projections(self, sample: Sample) -> tuple[list[Tensor], list[Tensor]]:
-        """Return the projections (B, n) of the K latents that the model expects, and of those that the target sees."""
+    def _features(self, latents: Tensor) -> Tensor:
+        """Return the features of latents (B, H * W * C), where inverse dynamics needs them."""
+        return latents if self.inverse is None else self.encoder.project(latents).to(torch.float32)
+
+    def _projections(self, sample: Sample) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+        """Return the first latents, and the projections (B, n) that the model expects and that the target sees."""
         steps = range(1, self.config.horizon + 1)
-        z = self._latents(self.encoder, sample, 0)  # (B, H * W * C)
+        z = first = self._latents(self.encoder, sample, 0)  # (B, H * W * C)
         if "kept" in sample:
             z = z * sample["kept"] / (1 - (self.config.dropout or 0.0))
         z = _as_planes(z, self.encoder.latent_shape)
         expected = []
         for k in steps:
             z = self.transition(z, sample["action"][:, k - 1])
-            expected.append(self.encoder.dense(flatten(z)))
+            expected.append(self.encoder.project(flatten(z)))
         with torch.no_grad():
             target = self.target["encoder"]
-            seen = [target.dense(self._latents(target, sample, k)) for k in steps]
-        return expected, seen
+            seen = [target.project(self._latents(target, sample, k)) for k in steps]
+        return first, expected, seen
 
     def _latents(self, encoder: Encoder, sample: Sample, k: int) -> Tensor:
         """Return the latents of the augmented observation x_k, (B, H * W * C)."""

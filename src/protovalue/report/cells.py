@@ -249,7 +249,8 @@ def _encoder_settings(about: Mapping[str, Any], env: str) -> dict[str, Any]:
     """Return what an encoder's features depend on beside its seed."""
     made = about["config"]
     if about["method"] == "random":  # drawn, not trained
-        return {"encoder.architecture": made["architecture"], "encoder.width": made.get("width", 1)}
+        normed = {"encoder.layer_norm": True} if made.get("layer_norm") else {}
+        return {"encoder.architecture": made["architecture"], "encoder.width": made.get("width", 1), **normed}
     settings = _compared(made, _config_of(about["method"]))
     if about.get("env_id") not in (None, env):
         settings["trained on"] = about["env_id"]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from protovalue.config import Settings, names_where
+from protovalue.config import Settings, names_where, not_given
 from protovalue.data.config import CollectConfig
 from protovalue.envs.registry import is_typed_only
 from protovalue.errors import UserError
@@ -286,7 +286,7 @@ class _Planner:
         own = (getattr(used, name, None) for name in SEED_NAMES)
         seed = next((one for one in own if one is not None), used.seed)
         names = ("method", "tasks", "indicator", "proportion", "threshold", "burn_in", "normalize", "tasks_per_module",
-                 "rni_network", "rni_output")  # fmt: skip
+                 "rni_network", "rni_output", "groups", "arrival")  # fmt: skip
         identity = (data.address, seed, *(getattr(used, name, None) for name in names))
         if identity in self.computed:
             return {}
@@ -390,7 +390,7 @@ class _Planner:
 
     def content(self, config: Settings, env: str, variant: Variant | None = None) -> dict[str, Any]:
         """Return the settings of a stage that its result depends on; an environment that is played with all options."""
-        counts = names_where(type(config), lambda role: role.identifies)
+        counts = names_where(type(config), lambda role: role.identifies) - not_given(config)
         found = {name: value for name, value in config_fields(config).items() if name in counts}
         if variant is not None:
             found["options"] = dict(variant.resolved)
