@@ -21,7 +21,7 @@ from protovalue.nets.layers import ObservationShapeError
 from protovalue.randomness import numpy_generator, throwaway
 from protovalue.registry import env_name
 from protovalue.released.bundle import Bundle
-from protovalue.released.config import ImportEncoderConfig
+from protovalue.released.config import ARCHITECTURE, METHOD, ImportEncoderConfig
 from protovalue.released.evaluate import evaluate
 from protovalue.released.files import GRAPH, INDEX, Folder, TransferError, shard_name
 from protovalue.released.graph import Input, read_model
@@ -29,7 +29,6 @@ from protovalue.released.mapping import Network, parameters, read_network
 from protovalue.released.operations import bare
 from protovalue.released.tensors import TYPES, Array
 
-METHOD, ARCHITECTURE = "released", "impala"
 OBSERVATIONS = 3  # that both are compared on
 TOLERANCE = 1e-4  # of the largest feature
 _ROWS = 512  # of the dense layer's weights, which are copied at once

@@ -8,6 +8,9 @@ from tyro.conf import Positional
 
 from protovalue.config import INPUT, PLACE, RESULT, SUBJECT, WIDTH, Settings, require
 
+METHOD, ARCHITECTURE = "released", "impala"
+"""What an encoder that was imported calls itself, and what it is."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ImportEncoderConfig(Settings):
@@ -27,7 +30,7 @@ class ImportEncoderConfig(Settings):
     """Environment that it was trained in [the Atari game that the path of the source names]."""
     input_range: Annotated[Literal["auto", "unit", "pixels"], RESULT] = "auto"
     """What the graph is to be fed: pixels divided by 255 (unit), or from 0 to 255 (pixels) [what the graph tells]."""
-    width: Annotated[int | float | None, RESULT, WIDTH] = None
+    width: Annotated[float | None, RESULT, WIDTH] = None
     """Width that it must have, or else it is refused [any]."""
 
     def __post_init__(self) -> None:
