@@ -135,7 +135,7 @@ def _biased(node: Node, array: Array, value: Value, constant: Array) -> Value:
     rows = np.broadcast_to(constant, np.broadcast_shapes(constant.shape, array.shape))
     whole = rows.reshape(bare(array.shape) or (1,))
     vector = np.array(whole[(0,) * (whole.ndim - 1)])
-    if vector.shape != channels or not (whole == vector).all():
+    if vector.shape != channels or not np.array_equal(whole, np.broadcast_to(vector, whole.shape), equal_nan=True):
         return _shown(node, array, value.flow, "other")
     return _shown(node, array, value.flow, "bias", vector)
 
