@@ -176,7 +176,7 @@ def _transfer(source: SourceFile, path: Path, have: int, quiet: bool) -> None:
 
 def _version(facts: dict[str, Any]) -> str:
     """Return what tells one version of a file from another, as far as its server says."""
-    names = ("etag", "ETag", "generation", "md5Hash", "crc32c", "mtime", "LastModified")
+    names = ("etag", "ETag", "generation", "md5Hash", "crc32c", "mtime", "LastModified", "Last-Modified", "Digest")
     return " ".join(f"{name}={facts[name]}" for name in names if facts.get(name) is not None)
 
 
