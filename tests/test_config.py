@@ -20,6 +20,7 @@ from protovalue.errors import UserError
 from protovalue.presets import resolved
 from protovalue.pretrain.config import PretrainConfig
 from protovalue.pretrain.method_configs import PvnConfig
+from protovalue.released.config import ImportEncoderConfig
 from protovalue.report.config import ReportConfig
 from protovalue.study.config import StudyPlanConfig, StudyRunConfig
 from protovalue.tabular.config import TabularConfig
@@ -30,6 +31,7 @@ NEEDED: dict[type[Any], dict[str, Any]] = {
     ImportRluConfig: {"source": ("x",), "out": OUT},
     ImportDqnReplayConfig: {"source": ("x",), "out": OUT},
     ImportMinariConfig: {"source": ("x",), "out": OUT},
+    ImportEncoderConfig: {"source": "x", "out": OUT},
     PretrainConfig: {"out": OUT},
     PvnConfig: {"out": OUT},
     StudyRunConfig: {"file": OUT},
@@ -49,6 +51,8 @@ RANGES: list[tuple[type[Any], str, list[Any], list[Any]]] = [
     (ImportMinariConfig, "workers", [None, 1], [0]),
     (ImportRluConfig, "proportion", [ABOVE_0, 1.0], [0.0, 1 + 2**-52]),
     (ImportDqnReplayConfig, "proportion", [ABOVE_0, 1.0], [0.0, 1 + 2**-52]),
+    (ImportEncoderConfig, "source", ["x"], [""]),
+    (ImportEncoderConfig, "width", [None, ABOVE_0, (1 << 16) - 1], [0.0, 1 << 16, float("nan")]),
     *((PretrainConfig, name, [None, 1], [0]) for name in ("batch_size", "threads")),
     (PretrainConfig, "width", [None, ABOVE_0, 1, (1 << 16) - 1], [0, 1 << 16, float("nan")]),
     *((PretrainConfig, name, [1], [0]) for name in ("log_every", "checkpoint_every", "memory")),
@@ -136,6 +140,7 @@ def test_what_a_setting_is_that_nobody_gives() -> None:
             "proportion": 1.0, "game": None, "actions": "minimal",
         },
         ImportMinariConfig: {"skip_damaged": False, "workers": None, "env": None, "options": EnvOptions()},
+        ImportEncoderConfig: {"env": None, "input_range": "auto", "width": None},
         PvnConfig: {
             "method": "pvn", "preset": "small", "adam_epsilon": 1.5e-4, "seed": 0, "device": "auto",
             "precision": "auto", "compile": False, "recompute_activations": False, "memory": 2048,

@@ -21,6 +21,7 @@ import runpy
 import shlex
 import shutil
 import sys
+import tarfile
 import tomllib
 from collections.abc import Callable
 from dataclasses import fields
@@ -57,6 +58,7 @@ SMALLER = {
     "import rlu": "--workers 1",
     "import dqn-replay": "",
     "import minari": "--workers 1",
+    "import encoder": "",
     "pretrain": f"{TRAINED} --tasks 3",
     "pretrain --preset paper": f"{TRAINED} --tasks 3 --width 1",
     "pretrain --method cumulants": f"{TRAINED} --tasks 3",
@@ -79,6 +81,7 @@ FILLED = {"GAME": ["breakout"], "S": ["1"], "STEPS": ["40"], "BACKUP": ["mean", 
 INSTEAD = {
     "gs://rl_unplugged/": "cloud/rl_unplugged/",
     "gs://atari-replay-datasets/": "cloud/atari-replay-datasets/",
+    "gs://download-dopamine-rl/": "cloud/download-dopamine-rl/",
     "steps=20_000, sticky": "steps=200, sticky",
     "tasks=50, steps=1_000": "tasks=3, steps=2",
     'seeds="0-2", steps=10_000': 'seeds="0-2", steps=40, replay_min=20',
@@ -138,6 +141,8 @@ def _clouds() -> None:
             ring = Ring(40)
             ring.add_episode(data.episode(checkpoint // 24))
             ring.save(Path(folder), checkpoint)
+    with tarfile.open(ROOT / "tests" / "released" / "files" / "jax-constants.tar.xz") as archive:
+        archive.extractall("cloud/download-dopamine-rl/pvn/Pong/1", filter="data")
 
 
 def _minari() -> None:
@@ -435,6 +440,7 @@ COMPLETE = {
     "import rlu": "x --out x",
     "import dqn-replay": "x --out x",
     "import minari": "x --out x",
+    "import encoder": "x --out x",
     "tabular": "--out x",
     "pretrain": "--out x",
     "online": "--encoder x --out x",

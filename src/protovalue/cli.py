@@ -62,6 +62,12 @@ COMMANDS = {
         "Import a Minari data set that is on this machine.",
         continues=True,
     ),
+    "import encoder": Command(
+        "protovalue.released.config:ImportEncoderConfig",
+        "protovalue.released.command:import_encoder_command",
+        "Import an encoder that was released as a SavedModel, such as the paper's.",
+        continues=True,
+    ),
     "tabular": Command(
         "protovalue.tabular.config:TabularConfig",
         "protovalue.tabular.command:tabular",

@@ -9,9 +9,11 @@ import numpy as np
 
 from protovalue.data import importing
 from protovalue.data.dataset import open_dataset
+from protovalue.encoder import load_encoder
 from tests.data.published import Ring, atari_episode, write_atari, write_rlu
 from tests.data.test_import_minari import name_environment, write_minari
-from tests.options.world import Check, World, both, contents, differ, made, manifest, printed, refused
+from tests.options.world import Check, Ran, World, both, contents, differ, made, manifest, printed, refused
+from tests.released import saved
 
 COLLECT = "collect minatar/breakout --steps 60 --num-envs 2 --out {out}"
 
@@ -257,6 +259,47 @@ IMPORTS: dict[str, dict[str, Check]] = {
             differ(MINARI, f"{MINARI} --env gym/Louder-v0", manifest),
         ),
     },
+}
+
+ENCODER = "import encoder {savedmodel} --env atari/Pong --out {out}"
+
+
+@made("savedmodel")
+def _savedmodel(world: World) -> Path:
+    return _saved(world, "savedmodel")
+
+
+@made("savedmodel of width 1/4")
+def _wider(world: World) -> Path:
+    return _saved(world, "wider", 0.25)
+
+
+def _saved(world: World, name: str, width: float = 0.125) -> Path:
+    nodes, _ = saved.impala(width, size=20)
+    return saved.write(world.root / name, saved.model(nodes, (-1, 20, 20, 4)))
+
+
+def _weights(ran: Ran) -> bytes:
+    return (ran.out / "model.safetensors").read_bytes()
+
+
+def _encoder_env(world: World) -> None:
+    refused(ENCODER.replace(" --env atari/Pong", ""), "--env: found no game in")(world)
+    assert load_encoder(world.once(ENCODER.replace("Pong", "Breakout")).out).about["env_id"] == "atari/Breakout"
+
+
+def _encoder_out(world: World) -> None:
+    out = world.once(ENCODER).out
+    assert load_encoder(out).num_features == 64
+    refused(ENCODER.replace("{out}", str(out)) + " --width 0.125", "holds another encoder already")(world)
+
+
+IMPORTS["import encoder"] = {
+    "source": differ(ENCODER, ENCODER.replace("{savedmodel}", "'{savedmodel of width 1/4}'"), _weights),
+    "out": _encoder_out,
+    "env": _encoder_env,
+    "input_range": differ(ENCODER, f"{ENCODER} --input-range pixels", _weights),
+    "width": refused(f"{ENCODER} --width 8", "--width: found an encoder of width 0.125"),
 }
 
 CHECKS: dict[tuple[str, str], Check] = {

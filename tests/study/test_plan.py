@@ -413,7 +413,8 @@ def test_the_shipped_studies_are_valid() -> None:
     twins = {f"{scale}-{what}" for scale in ("paper", "minatar") for what in ("main", "scaling", "ablations")}
     claims = {"minatar-claims", "minatar-claims-random"}
     assert {sizes[name] for name in claims} == {(5, 8, 5 * (7 * 5 + 5))}
-    assert set(sizes) == {"demo", *twins, *claims}
+    assert sizes["paper-released"] == (46, 1, 46 * 3)
+    assert set(sizes) == {"demo", "paper-released", *twins, *claims}
 
 
 def test_the_papers_comparison_is_planned_as_the_paper_made_it() -> None:

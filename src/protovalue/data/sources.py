@@ -52,9 +52,9 @@ class SourceFile:
         """All parts of its path, without URL escapes."""
         return [unquote(part) for part in self.path.split("/") if part]
 
-    def open(self) -> "Stream":
-        """Open it for reading from its beginning."""
-        return Stream(self)
+    def open(self, start: int = 0) -> "Stream":
+        """Open it for reading from its beginning, or from a byte on."""
+        return Stream(self, start)
 
 
 def find_sources(texts: Iterable[str], pattern: str, such_as: str = "") -> list[SourceFile]:
@@ -130,6 +130,31 @@ def sibling(source: SourceFile, name: str) -> SourceFile:
         raise UserError(f"{url}: missing; it belongs to {source.name}") from error
 
 
+def facts_of(url: str) -> tuple[SourceFile, dict[str, Any]]:
+    """Return the file that a URL names, and all that its server says of it; one that is not there is a UserError."""
+    filesystem, path = _filesystem(url)
+    try:
+        info = dict(_retried(lambda: filesystem.info(path), url))
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise UserError(f"{url}: not found") from error
+    except UserError:
+        raise
+    except Exception as error:  # every kind of file system has errors of its own
+        raise UserError(f"{url}: cannot be read: {_reason(error)}") from error
+    if info.get("type") == "directory":
+        raise UserError(f"{url}: found a folder, expected a file")
+    return _source(filesystem, path, url, info), info
+
+
+def exists(url: str) -> bool:
+    """Whether a URL names a file."""
+    filesystem, path = _filesystem(url)
+    try:
+        return bool(_retried(lambda: filesystem.info(path), url))
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+
+
 def _filesystem(text: str) -> tuple[Any, str]:
     """Return the fsspec file system of a path or URL, and the path inside it."""
     import fsspec
@@ -168,17 +193,18 @@ class Readable(Protocol):
 
 
 class Stream:
-    """A file read from its beginning to its end. A failed request is repeated from the first missing byte."""
+    """A file read from a byte to its end. A failed request is repeated from the first missing byte."""
 
-    def __init__(self, source: SourceFile) -> None:
+    def __init__(self, source: SourceFile, start: int = 0) -> None:
         self.source = source
-        self.position = 0  # bytes handed out
+        self.position = start  # after the bytes that were handed out
         self._buffer, self._used = b"", 0
-        self._fetched = 0  # bytes that arrived
+        self._fetched = start  # after the bytes that arrived
         self._ended = False
         self._local: Any = None
         if "://" not in source.url:
             self._local = Path(source.path).open("rb", buffering=0)  # noqa: SIM115
+            self._local.seek(start)
         else:
             self._filesystem, _ = _filesystem(source.url)
             self._in_ranges = source.size > 0

@@ -8,6 +8,7 @@ import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
+from protovalue.data.protobuf import fields, message, varints
 from protovalue.data.sources import DamagedError, Readable
 
 # A record: length (uint64), masked CRC-32C of these 8 bytes (uint32), the data, masked CRC-32C of the data (uint32).
@@ -24,8 +25,12 @@ T = TypeVar("T")
 
 
 def masked_crc(data: bytes) -> int:
-    """CRC-32C, rotated right by 15 bits plus a constant: what TFRecord stores."""
-    crc = int(google_crc32c.value(data))
+    """CRC-32C of some bytes as TFRecord stores it."""
+    return mask(int(google_crc32c.value(data)))
+
+
+def mask(crc: int) -> int:
+    """Rotate a CRC-32C right by 15 bits and add a constant: what TensorFlow stores of all checksums."""
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
@@ -76,18 +81,18 @@ def read_records(
 def parse_example(data: bytes) -> dict[str, memoryview]:
     """Return the features of an Example by name, each as the undecoded message for `decode_feature`."""
     features: dict[str, memoryview] = {}
-    for number, message in _fields(memoryview(data)):
+    for number, inner in fields(memoryview(data)):
         if number != 1:  # Example.features
             continue
-        for entry_number, entry in _fields(_message(message)):
+        for entry_number, entry in fields(message(inner)):
             if entry_number != 1:  # Features.feature: a map entry of key and value
                 continue
             key, value = memoryview(b""), memoryview(b"")
-            for part, content in _fields(_message(entry)):
+            for part, content in fields(message(entry)):
                 if part == 1:
-                    key = _message(content)
+                    key = message(content)
                 elif part == 2:
-                    value = _message(content)
+                    value = message(content)
             if len(features) == _MOST_FEATURES:
                 raise ValueError(f"found more than {_MOST_FEATURES} features")
             features[bytes(key).decode()] = value
@@ -99,19 +104,19 @@ def decode_feature(feature: memoryview) -> Feature:
 
     Raises ValueError where the message is damaged or has more than `MOST_VALUES`.
     """
-    for number, message in _fields(feature):
+    for number, inner in fields(feature):
         if number == 1:  # bytes_list
-            return list(_few(bytes(_message(value)) for _, value in _fields(_message(message))))
+            return list(_few(bytes(message(value)) for _, value in fields(message(inner))))
         if number == 2:  # float_list
-            raw = b"".join(_few(bytes(_message(value)) for _, value in _fields(_message(message))))
+            raw = b"".join(_few(bytes(message(value)) for _, value in fields(message(inner))))
             if len(raw) > 4 * MOST_VALUES:
                 raise ValueError(f"found more than {MOST_VALUES} values")
             return np.frombuffer(raw, "<f4").astype(np.float32)
         if number == 3:  # int64_list
             values = (
-                inner
-                for _, value in _fields(_message(message))
-                for inner in ([value] if isinstance(value, int) else _varints(value))
+                one
+                for _, value in fields(message(inner))
+                for one in ([value] if isinstance(value, int) else varints(value))
             )
             return np.array(list(_few(values)), np.uint64).view(np.int64)
     return []
@@ -122,52 +127,4 @@ def _few(values: Iterable[T]) -> Iterator[T]:
     for count, value in enumerate(values):
         if count == MOST_VALUES:
             raise ValueError(f"found more than {MOST_VALUES} values")
-        yield value
-
-
-def _message(value: int | memoryview) -> memoryview:
-    if isinstance(value, int):
-        raise ValueError("found a number where a message was expected")
-    return value
-
-
-def _fields(data: memoryview) -> Iterator[tuple[int, int | memoryview]]:
-    """Yield (field number, value) of a protobuf message; a value is a number or the bytes of what it contains."""
-    at = 0
-    while at < len(data):
-        key, at = _varint(data, at)
-        kind = key & 7
-        if kind == 0:
-            value, at = _varint(data, at)
-            yield key >> 3, value
-            continue
-        if kind == 2:
-            size, at = _varint(data, at)
-        elif kind in (1, 5):
-            size = 8 if kind == 1 else 4
-        else:
-            raise ValueError(f"unknown protobuf wire type {kind}")
-        if at + size > len(data):
-            raise ValueError("a protobuf field is longer than its message")
-        yield key >> 3, data[at : at + size]
-        at += size
-
-
-def _varint(data: memoryview, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        if at >= len(data) or shift > 63:
-            raise ValueError("a protobuf number does not end")
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value & 0xFFFFFFFFFFFFFFFF, at
-        shift += 7
-
-
-def _varints(data: memoryview) -> Iterator[int]:
-    at = 0
-    while at < len(data):
-        value, at = _varint(data, at)
         yield value

@@ -8,10 +8,11 @@ from protovalue.data.config import CollectConfig
 from protovalue.evaluate.config import EvaluateConfig
 from protovalue.online.config import DqnConfig, OnlineConfig
 from protovalue.pretrain.methods import method_class
+from protovalue.released.config import ImportEncoderConfig
 from protovalue.study.data_table import IMPORTS
 from protovalue.study.env_table import OWN, Given
 from protovalue.study.lines import Source
-from protovalue.study.model import DQN, RANDOM_KEEPS, MethodEntry, Seeds, Study
+from protovalue.study.model import DQN, RANDOM_KEEPS, RELEASED, MethodEntry, Seeds, Study
 from protovalue.study.settings import build
 
 PLACE = Path("folder")  # stands for folders while settings are checked
@@ -25,22 +26,27 @@ def refuse_unused(
     seeds: Seeds,
 ) -> None:
     """Refuse settings that nothing in the study would use."""
-    learned = [entry for entry in methods if entry.method != DQN]
+    learned = [entry for entry in methods if entry.pretrains]
+    released = [entry for entry in methods if entry.method == RELEASED]
     encoders = [(entry, count) for entry in learned for count in entry.grid(tasks)]
     given, end_to_end = values.get("seeds", {}), values.get(DQN, {})
     if not learned:
-        for key in ("data", "widths", "tasks", "pretrain", "online"):
+        for key in ("data", "widths", "tasks", "pretrain", *([] if released else ["online"])):
             if key in values:
                 raise source.error([key], f"{key}: found with no method that pretrains, expected one, such as pvn")
-        for key in ("data", "pretraining", "pair"):
+        for key in ("data", "pair", *([] if released else ["pretraining"])):
             if key in given:
                 what = f"{key}: found with no method that pretrains, expected one, such as pvn"
                 raise source.error(["seeds", key], what)
-        if "online" in given and "seeds" in end_to_end:
+        if "online" in given and "seeds" in end_to_end and not released:
             raise source.error(["seeds", "online"], "online: found with no method but dqn, whose seeds are in [dqn]")
     elif "data" not in values:
         raise source.error(["data"], "data: missing, expected a table [data] that says where experience comes from")
-    if DQN in values and len(learned) == len(methods):
+    for entry in released:
+        if len(seeds.pretraining) > 1 and "{seed}" not in entry.source:
+            what = "source: found no {seed}, expected it with several pretraining seeds"
+            raise source.error(["methods", entry.name, "source"], what)
+    if DQN in values and all(entry.method != DQN for entry in methods):
         raise source.error([DQN], "dqn: found with no method dqn, expected [methods.dqn]")
     if "tasks" in values and not any(entry.has_tasks and "tasks" not in entry.settings for entry in learned):
         raise source.error(["tasks"], "tasks: found with no method that takes it, expected one, such as pvn")
@@ -77,7 +83,10 @@ def check_configs(source: Source, study: Study) -> None:
     """Make every kind of config once, so that a value outside its range is found before anything runs."""
     given = {name: ["pretrain", name] for name in study.pretrain}
     for entry in study.methods:
-        if entry.method == DQN:
+        if entry.method == RELEASED:
+            own = {**entry.settings, "out": PLACE, "source": "x"}
+            build(source, {name: ["methods", entry.name, name] for name in own}, ImportEncoderConfig, own)
+        if not entry.pretrains:
             continue
         paths: dict[str, Sequence[str]] = {**given, **{name: ["methods", entry.name, name] for name in entry.settings}}
         own = {**study.pretrain, **entry.settings, "out": PLACE, "method": entry.method}

@@ -48,9 +48,7 @@ def read_data(
     if not templates or not all(isinstance(one, str) for one in templates):
         raise source.error(["data", key], f"{key}: found {found!r}, expected text such as 'data/{{game}}'")
     for template in templates:
-        for name in re.findall(r"{(\w*)}", template):
-            if name not in ("game", "seed"):
-                raise source.error(["data", key], unknown("placeholder", name, ("game", "seed")), template)
+        check_template(source, ["data", key], template)
         if len(environments) > 1 and "{game}" not in "".join(templates):
             raise source.error(["data", key], f"{key}: found no {{game}}, expected it with several environments")
         if len(seeds) > 1 and "{seed}" not in "".join(templates):
@@ -59,6 +57,13 @@ def read_data(
         check_keys(source, path, table, ("kind", "folder"))
         return Data(kind, {}, "", templates, _checksums(source, templates, environments, seeds))
     return Data(kind, settings(source, path, table, IMPORTS[kind]), "", templates)
+
+
+def check_template(source: Source, path: Sequence[str], template: str) -> None:
+    """Refuse a placeholder that nothing is known for."""
+    for name in re.findall(r"{(\w*)}", template):
+        if name not in ("game", "seed"):
+            raise source.error(path, unknown("placeholder", name, ("game", "seed")), template)
 
 
 def fill(template: str, env: str, seed: int) -> str:

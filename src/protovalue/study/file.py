@@ -55,7 +55,7 @@ def parse_study(source: Source, stem: str) -> Study:
     widths, tasks = read_widths(source, values, "widths"), read_numbers(source, values, "tasks", 0)
     seeds = _seeds(source, values)
     refuse_unused(source, values, methods, tasks, seeds)
-    pretrains = any(entry.method != DQN for entry in methods)
+    pretrains = any(entry.pretrains for entry in methods)
     study = Study(
         name=name,
         title=read_text(source, (), values, "title", name),

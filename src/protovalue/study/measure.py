@@ -17,10 +17,11 @@ from protovalue.interrupt import Stop
 from protovalue.progress import ProgressBar
 from protovalue.randomness import Purpose, generator_at, throwaway
 from protovalue.registry import env_name
+from protovalue.released.config import ARCHITECTURE
 from protovalue.runs import read_metrics
 from protovalue.study.engine import LocalProcesses
 from protovalue.study.folder import Events, histories, read_events
-from protovalue.study.model import DQN, Data, MethodEntry, Seeds, Study
+from protovalue.study.model import DQN, RANDOM, RELEASED, Data, MethodEntry, Seeds, Study
 from protovalue.study.plan import Plan, Stage, indicator_rate, plan, regression_rate
 from protovalue.study.rates import MEASURED, Rate
 from protovalue.study.schedule import run_stages
@@ -55,7 +56,7 @@ PLAYED = ("evaluate", "random-policy")
 def measurable(stage: Stage) -> bool:
     """Whether a short run can show how long a stage takes."""
     known_length = any(family in stage.rate.split() for family in SIZES)
-    return stage.kind != "import" and (stage.kind not in PLAYED or known_length)
+    return stage.kind not in ("import", "encoder") and (stage.kind not in PLAYED or known_length)
 
 
 def measure(study: Study, wanted: set[str], quiet: bool = False) -> dict[str, Rate]:
@@ -85,9 +86,11 @@ def small_study(study: Study, env: str, size: Size) -> Study:
     dropped = {"steps", "batch_size"} | (set() if size.widths is None else {"width"})
     entries = tuple(
         replace(entry, settings={name: value for name, value in _shortened(entry).items() if name not in dropped})
-        for entry in study.methods
+        for entry in map(_as_drawn, study.methods)
     )
     data = None
+    if study.data is None and any(entry.pretrains for entry in entries):
+        data = Data("collect", {"steps": size.collect})
     if study.data:
         recorded = study.data.kind == "collect" and study.data.policy == DQN
         data = Data("collect", agent if recorded else {"steps": size.collect}, DQN if recorded else "random")
@@ -105,6 +108,13 @@ def small_study(study: Study, env: str, size: Size) -> Study:
         dqn={**{name: value for name, value in study.dqn.items() if name != "steps"}, **agent},
         evaluate={"episodes": size.episodes or 1},
     )
+
+
+def _as_drawn(entry: MethodEntry) -> MethodEntry:
+    """Return a method, or in place of an encoder that is imported one as it was drawn: agents take as long on it."""
+    if entry.method != RELEASED:
+        return entry
+    return replace(entry, method=RANDOM, settings={"architecture": ARCHITECTURE, "width": entry.settings["width"]})
 
 
 def _shortened(entry: MethodEntry) -> Mapping[str, Any]:

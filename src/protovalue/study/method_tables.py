@@ -7,13 +7,16 @@ from typing import Any
 from protovalue.errors import UserError, unknown
 from protovalue.pretrain.methods import method_class, method_names
 from protovalue.registry import checksum, is_file
+from protovalue.released.config import ImportEncoderConfig
+from protovalue.study.data_table import check_template
 from protovalue.study.env_table import Given, own_environments
 from protovalue.study.lines import Source
-from protovalue.study.model import DQN, RANDOM, RANDOM_KEEPS, MethodEntry
+from protovalue.study.model import DQN, RANDOM, RANDOM_KEEPS, RELEASED, RELEASED_WIDTH, MethodEntry
 from protovalue.study.settings import check_keys, check_names, field_names, settings
 from protovalue.study.values import NAME, NAME_TEXT, read_text
 
 METHOD_KEYS = ("method", "title", "env")  # of a method's table, beside its settings
+RELEASED_KEYS = ("kind", "source", "title", "env")  # the same where encoders are imported
 
 
 def read_methods(
@@ -30,6 +33,9 @@ def read_methods(
             raise source.error(path, f"{name}: found {table!r}, expected a table: [methods.{name}]")
         if not re.fullmatch(NAME, name):
             raise source.error(path, f"methods: found {name!r}, expected {NAME_TEXT}")
+        if "kind" in table:
+            entries.append(_released(source, path, table, given))
+            continue
         method = read_text(source, path, table, "method", name)
         title = read_text(source, path, table, "title", name)
         own = {key: value for key, value in table.items() if key not in METHOD_KEYS}
@@ -64,6 +70,25 @@ def read_methods(
     return tuple(entries)
 
 
+def _released(source: Source, path: list[str], table: Mapping[str, Any], given: Mapping[str, Given]) -> MethodEntry:
+    """Read a method whose encoders are not pretrained here but imported."""
+    if table["kind"] != RELEASED:
+        raise source.error([*path, "kind"], unknown("kind", str(table["kind"]), [RELEASED]))
+    check_keys(source, path, table, field_names(ImportEncoderConfig).union(RELEASED_KEYS))
+    template = table.get("source")
+    if not isinstance(template, str) or not template:
+        what = f"source: found {template!r}, expected text such as 'gs://bucket/{{game}}/{{seed}}'"
+        raise source.error([*path, "source"], what)
+    check_template(source, [*path, "source"], template)
+    if len(given) > 1 and "{game}" not in template:
+        raise source.error([*path, "source"], "source: found no {game}, expected it with several environments")
+    own = {key: value for key, value in table.items() if key not in RELEASED_KEYS}
+    checked = {"width": RELEASED_WIDTH, **settings(source, path, own, ImportEncoderConfig)}
+    title = read_text(source, path, table, "title", path[-1])
+    environments = own_environments(source, path, table, given)
+    return MethodEntry(path[-1], title, RELEASED, checked, "", environments, template)
+
+
 def _identity(entry: MethodEntry) -> tuple[Any, ...]:
     played = sorted((env, sorted(variant.resolved.items())) for env, variant in entry.environments.items())
-    return (entry.method, repr(sorted(entry.settings.items(), key=lambda item: item[0])), repr(played))
+    return (entry.method, entry.source, repr(sorted(entry.settings.items(), key=lambda item: item[0])), repr(played))

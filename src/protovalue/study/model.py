@@ -11,7 +11,8 @@ from protovalue.pretrain.method_configs import RandomConfig
 from protovalue.pretrain.methods import method_class
 from protovalue.study.settings import field_names
 
-DQN, RANDOM = "dqn", "random"
+DQN, RANDOM, RELEASED = "dqn", "random", "released"
+RELEASED_WIDTH = 8  # of the encoders that the paper's authors released
 RANDOM_KEEPS = field_names(RandomConfig) - marked(RandomConfig, TRAINING)  # all that it depends on
 
 
@@ -83,11 +84,18 @@ class MethodEntry:
     """Checksum of a user's own code, if there is some."""
     environments: Mapping[str, Variant] = field(default_factory=dict)
     """What its agents play in; empty where it is what all play in."""
+    source: str = ""
+    """Of encoders that others released, in place of pretraining: a template; {game} and {seed} are filled in."""
+
+    @property
+    def pretrains(self) -> bool:
+        """Whether it makes encoders of its own."""
+        return self.method not in (DQN, RELEASED)
 
     @property
     def has_tasks(self) -> bool:
         """Whether it has a number of tasks."""
-        return self.method != DQN and "tasks" in {one.name for one in fields(method_class(self.method).Config)}
+        return self.pretrains and "tasks" in {one.name for one in fields(method_class(self.method).Config)}
 
     def grid(self, tasks: Sequence[int | None]) -> Sequence[int | None]:
         """Return the part of the study's axis of tasks that it takes; None is its own number or none at all."""
@@ -99,7 +107,7 @@ class MethodEntry:
 
     def learns(self, tasks: int | None) -> bool:
         """Whether its encoder depends on the data."""
-        return self.method != DQN and not self.untrained(tasks) and method_class(self.method).needs_data
+        return self.pretrains and not self.untrained(tasks) and method_class(self.method).needs_data
 
 
 @dataclass(frozen=True)

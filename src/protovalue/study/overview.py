@@ -115,7 +115,7 @@ def _totals(study: Study, laid_out: Plan, found: Mapping[str, StageTime], rates:
     if any(one.scaled for one in found.values()):
         print("~ was measured at another width and scaled by the encoder's multiply-adds")
     unknown = {stage.kind for stage in laid_out.stages if stage.id not in known}
-    if "import" in unknown:
+    if unknown & {"import", "encoder"}:
         print("imports are not estimated: the network decides; nor are the indicators of what they will bring")
     if unknown & {"evaluate", "random-policy"}:
         print("evaluations are not estimated before one is done: how long an episode is depends on the agent")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from protovalue.config import Settings, names_where, not_given
+from protovalue.config import Settings, names_where, not_given, whole
 from protovalue.data.config import CollectConfig
 from protovalue.envs.registry import is_typed_only
 from protovalue.errors import UserError
@@ -17,10 +17,12 @@ from protovalue.presets import resolved
 from protovalue.pretrain.config import PretrainConfig
 from protovalue.pretrain.methods import method_class
 from protovalue.registry import checksum, env_file, env_name, is_file
+from protovalue.released.config import ARCHITECTURE as RELEASED_ARCHITECTURE
+from protovalue.released.config import ImportEncoderConfig
 from protovalue.runs import config_fields
 from protovalue.study.data_table import IMPORTS, fill
 from protovalue.study.folder import Cell
-from protovalue.study.model import DQN, RANDOM, RANDOM_KEEPS, MethodEntry, Study, Variant
+from protovalue.study.model import DQN, RANDOM, RANDOM_KEEPS, RELEASED, MethodEntry, Study, Variant
 from protovalue.study.settings import words
 
 A = TypeVar("A", bound=AgentConfig)
@@ -35,7 +37,7 @@ class Stage:
 
     id: str
     kind: str
-    """collect, import, pretrain, online, dqn, evaluate or random-policy."""
+    """collect, import, encoder (imported), pretrain, online, dqn, evaluate or random-policy."""
     folder: str
     """Relative to the study's folder."""
     command: tuple[str, ...]
@@ -126,6 +128,9 @@ class _Planner:
                     cells += own
                     if self.study.normalise == DQN:
                         random_policy[env_name(env)] = self.random_policy(own[0])
+                elif entry.method == RELEASED:
+                    seeds = self.study.seeds.pretraining
+                    cells += [self.released_cell(env, entry, number, seed) for number, seed in enumerate(seeds)]
                 else:
                     cells += self.encoder_cells(env, entry)
         return Plan(tuple(self.stages.values()), tuple(cells), random_policy)
@@ -159,12 +164,26 @@ class _Planner:
         pretrain, encoder = self.pretrain(env, config, used, data, entry.code)
         stages = [*([data.stage] if data.stage else []), pretrain.id]
         seeds = self.study.seeds.agents(number)
-        run = self.online(env, entry, pretrain, encoder, used, seeds)
+        run = self.online(env, entry, pretrain, encoder, used.architecture, used.width, seeds)
         stages += [run.id, self.evaluate(run, _own_files(used.architecture))]
         return Cell(
             env_name(env), entry.name, used.width, count, data_seed if entry.learns(tasks) else None, seed, seeds,
             data.name, pretrain.folder, run.folder, tuple(stages),
         )  # fmt: skip
+
+    def released_cell(self, env: str, entry: MethodEntry, number: int, seed: int) -> Cell:
+        """Plan an encoder that is imported and the agents on it."""
+        given = dict(entry.settings)
+        source, width = fill(entry.source, env, seed), whole(given["width"])
+        mark = address("import encoder", {"source": source, "env": env_name(env), **given})
+        folder = f"encoders/{_game(env)}-{entry.name}-x{width}-s{seed}-{mark}"
+        config = ImportEncoderConfig(source=source, out=self.root / folder, env=env, **given)
+        command = ("pvn", "import", "encoder", *words(config, ("source",)))
+        self.add(Stage(folder, "encoder", folder, command, rate="import encoder", units=1))
+        seeds = self.study.seeds.agents(number)
+        run = self.online(env, entry, self.stages[folder], mark, RELEASED_ARCHITECTURE, width, seeds)
+        stages = (folder, run.id, self.evaluate(run, ()))
+        return Cell(env_name(env), entry.name, width, None, None, seed, seeds, None, folder, run.folder, stages)
 
     def data(self, env: str, seed: int) -> _Data:
         """Plan the data set of an environment and a data seed."""
@@ -312,7 +331,14 @@ class _Planner:
         return "-".join(parts)
 
     def online(
-        self, env: str, entry: MethodEntry, pretrain: Stage, mark: str, encoder: PretrainConfig, seeds: Sequence[int]
+        self,
+        env: str,
+        entry: MethodEntry,
+        pretrain: Stage,
+        mark: str,
+        architecture: str,
+        width: float,
+        seeds: Sequence[int],
     ) -> Stage:
         study, variant = self.study, self.study.variant(env, entry)
         config = OnlineConfig(
@@ -322,16 +348,16 @@ class _Planner:
             seeds=seed_text(seeds),
             threads=study.threads,
             options=variant.options,
-            code=_own_files(encoder.architecture),
+            code=_own_files(architecture),
             **study.online,
         )
         used = self.learning(resolved(config, env, self.study.environments[env].frame))
         own = address("online", self.content(used, env, variant), [mark])
-        stem = pretrain.folder.removeprefix("pretrain/").rpartition("-")[0]
+        stem = pretrain.folder.partition("/")[2].rpartition("-")[0]
         folder = f"online/{stem}-{own}"
         config = replace(config, out=self.root / folder)
         command = ("pvn", "online", *words(config, (), ("encoder", "env", "seeds")))
-        rate = self.agent_rate("online", env, encoder.architecture, encoder.width, len(seeds))
+        rate = self.agent_rate("online", env, architecture, width, len(seeds))
         options = dict(variant.resolved)
         expect = {"steps": used.steps, "seeds": len(seeds), "address": own, "env_options": options}
         stage = Stage(folder, "online", folder, command, (pretrain.id,), expect, False, rate, used.steps)

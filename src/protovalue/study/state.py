@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from protovalue.data.format import MANIFEST, Manifest
+from protovalue.encoder import CONFIG, MODEL
 from protovalue.errors import UserError
 from protovalue.files import read_json
 from protovalue.runs import DONE
@@ -29,6 +30,11 @@ def _data(stage: Stage, root: Path) -> bool:
     return manifest.complete and manifest.transitions >= stage.expect.get("transitions", 0)
 
 
+def _encoder(stage: Stage, root: Path) -> bool:
+    folder = root / stage.folder
+    return (folder / MODEL).is_file() and bool(read_json(folder / CONFIG))
+
+
 def _run(stage: Stage, root: Path) -> bool:
     return (root / stage.folder / DONE).is_file() and bool(read_json(root / stage.folder / DONE))
 
@@ -46,6 +52,7 @@ def _evaluation(stage: Stage, root: Path) -> bool:
 _CHECKS = {
     "collect": _data,
     "import": _data,
+    "encoder": _encoder,
     "pretrain": _run,
     "online": _run,
     "dqn": _end_to_end,

@@ -1,0 +1,1 @@
+"""Encoders that others released as TensorFlow SavedModels, read without TensorFlow."""
