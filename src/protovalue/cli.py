@@ -111,6 +111,21 @@ COMMANDS = {
         "protovalue.report.command:report_command",
         "Write tables, figures and a page about finished runs.",
     ),
+    "push": Command(
+        "protovalue.publish.config:PushConfig",
+        "protovalue.publish.push:push_command",
+        "Publish an encoder on the Hugging Face Hub.",
+    ),
+    "zoo list": Command(
+        "protovalue.zoo.config:ZooListConfig",
+        "protovalue.zoo.listing:zoo_list",
+        "List the encoders that come with the package, or print the card of one.",
+    ),
+    "zoo make": Command(
+        "protovalue.publish.config:ZooMakeConfig",
+        "protovalue.publish.zoo_make:zoo_make_command",
+        "Pack encoders of a finished study into a zoo.",
+    ),
     "cache list": Command(
         "protovalue.caches:CacheListConfig",
         "protovalue.caches:cache_list",

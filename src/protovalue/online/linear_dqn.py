@@ -16,12 +16,13 @@ from torch import Tensor
 
 from protovalue.config import flag_words, whole
 from protovalue.device import choose_device, choose_threads
-from protovalue.encoder import FrozenEncoder, load_encoder
+from protovalue.encoder import FrozenEncoder, lasting_name, load_encoder
 from protovalue.envs.base import Env
 from protovalue.envs.options import EnvOptions
 from protovalue.envs.registry import import_module_of, make, same
 from protovalue.errors import UserError
 from protovalue.feature_env import feature_scale
+from protovalue.hub import is_address
 from protovalue.nets.cost import TRAINING
 from protovalue.nets.encoders import make_encoder
 from protovalue.online.agent import BETAS, Agent, Rule
@@ -111,6 +112,8 @@ def train_online(config: OnlineConfig, quiet: bool = False) -> Path:
         load_code(path)
     if config.encoder.startswith(RANDOM):
         ENCODERS.load(parse_random(config.encoder)[0])
+    elif is_address(config.encoder):
+        config = replace(config, encoder=lasting_name(config.encoder))  # one commit for all that follows
     config = with_environment(config)
     config = resolved(config, config.env)
     config.check_updates()
@@ -129,7 +132,7 @@ def with_environment(config: OnlineConfig) -> OnlineConfig:
         if not config.env:
             raise UserError(f"--env: missing; {config.encoder} is an encoder for any environment")
         return config
-    encoder = load_encoder(Path(config.encoder))
+    encoder = load_encoder(config.encoder)
     if not config.env and encoder.about.get("env_id") is None:
         raise UserError(f"--env: missing; {config.encoder} does not say which environment it is for")
     seen = {name: value for name, value in encoder.about.get("env_options", {}).items() if name in ("resize", "grey")}
@@ -140,7 +143,7 @@ def with_environment(config: OnlineConfig) -> OnlineConfig:
 
 def other_options(encoder: str, env: Env) -> str | None:
     """Return a line that says in which options the data of an encoder and the agents' environment differ, if any."""
-    about = {} if encoder.startswith(RANDOM) else load_encoder(Path(encoder)).about
+    about = {} if encoder.startswith(RANDOM) else load_encoder(encoder).about
     if not about.get("config", {}).get("data"):  # made without data
         return None
     data = about.get("env_options", {})
@@ -171,7 +174,7 @@ def prepare(config: OnlineConfig) -> tuple[Env, Agent, dict[str, Any]]:
     recorded = {**recorded_fields(config, env), "kind": "online", "feature_divisor": scale}
     recorded["encoder_checksum"] = encoder_checksum(encoder)
     if not config.encoder.startswith(RANDOM):
-        recorded["encoder"] = str(Path(config.encoder).absolute())  # so that the agent can be loaded from anywhere
+        recorded["encoder"] = lasting_name(config.encoder)  # so that the agent can be loaded from anywhere
     if config.finetune:
         return env, Dqn(Rule.of(config), seeds, env.num_actions, encoder.encoder, scale, device), recorded
     dtype = np.float16 if config.replay_dtype == "float16" else np.float32
@@ -185,7 +188,7 @@ def find_encoder(name: str, env: Env, other_game: bool = False) -> FrozenEncoder
         architecture, width, seed = parse_random(name)
         random = make_encoder(architecture, shape, width, seeded(seed, Purpose.ENCODER))
         return FrozenEncoder(random, {"env_id": env.env_id, "method": "random"})
-    encoder = load_encoder(Path(name))
+    encoder = load_encoder(name)
     if encoder.observation_shape != shape:
         raise UserError(
             f"--encoder: {name} is for observations {encoder.observation_shape}, expected {shape} of {env.env_id}"
