@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from huggingface_hub import ModelCard, constants, file_download
+from huggingface_hub import ModelCard, ModelCardData, constants, file_download
 from huggingface_hub.utils import _http
 
 from protovalue.cli import main
@@ -129,9 +129,10 @@ def test_what_is_pushed_comes_back_with_a_card(
     assert not any(b"/home/somebody" in data or str(tmp_path).encode() in data for data in there.values())
 
     card = ModelCard(there["README.md"].decode())  # as the Hub reads it
+    assert isinstance(card.data, ModelCardData)
     assert (card.data.license, card.data.library_name) == ("mit", "protovalue")
-    assert {"protovalue", "pvn", "minatar", "breakout"} <= set(card.data.tags)
-    (score,) = card.data.eval_results
+    assert {"protovalue", "pvn", "minatar", "breakout"} <= set(card.data.tags or [])
+    (score,) = card.data.eval_results or []
     assert (score.task_type, score.dataset_name, score.metric_type) == (
         "reinforcement-learning", "minatar/breakout", "mean_reward",
     )  # fmt: skip

@@ -207,8 +207,8 @@ def test_what_cannot_be_made_leaves_nothing(
     assert "unknown method of the study 'pv'" in refusal(str(study), "--methods", "pv")
     assert "--methods: found pvn twice" in refusal(str(study), "--methods", "pvn", "pvn")
     assert "found no encoder of pvn with pretraining seed 7" in refusal(str(study), "--methods", "pvn", "--seed", "7")
-    monkeypatch.setattr("protovalue.publish.zoo_make.MOST", 600_000)
-    assert "expected at most 600,000: choose fewer" in refusal(str(study), "--methods", "pvn")
+    monkeypatch.setattr("protovalue.publish.zoo_make.MOST", 500_000)
+    assert "expected at most 500,000: choose fewer" in refusal(str(study), "--methods", "pvn")
     unfinished = tmp_path / "unfinished"
     shutil.copytree(study, unfinished)
     (run,) = (unfinished / "online").glob("breakout-pvn-*-s0-*")

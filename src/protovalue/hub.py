@@ -5,6 +5,7 @@ never run. HF_ENDPOINT, HF_TOKEN, HF_HOME and HF_HUB_OFFLINE are those of huggin
 """
 
 import hashlib
+import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -204,13 +205,13 @@ def _telling(repository: Repository) -> Iterator[Any]:
         import huggingface_hub as hub
         import huggingface_hub.constants
         import huggingface_hub.errors
-        from huggingface_hub.utils import logging
+        from huggingface_hub.utils.logging import get_verbosity, set_verbosity
     except ImportError as error:
         raise UserError(
             f"{repository}: {SCHEME} needs another package: {error}; in the checkout: pip install -e '.[hub]'"
         ) from error
-    said = logging.get_verbosity()
-    logging.set_verbosity(logging.ERROR)
+    said = get_verbosity()
+    set_verbosity(logging.ERROR)
     try:
         yield hub
     except UserError:
@@ -218,7 +219,7 @@ def _telling(repository: Repository) -> Iterator[Any]:
     except Exception as error:  # its own, those of its HTTP library, of the operating system, and of its threads
         raise UserError(f"{repository}: {_reason(hub, error, repository)}") from error
     finally:
-        logging.set_verbosity(said)
+        set_verbosity(said)
 
 
 def _reason(hub: Any, error: BaseException, repository: Repository) -> str:
