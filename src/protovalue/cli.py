@@ -62,6 +62,11 @@ COMMANDS = {
         "Import a Minari data set that is on this machine.",
         continues=True,
     ),
+    "export minari": Command(
+        "protovalue.data.config:ExportMinariConfig",
+        "protovalue.data.export_minari:export_minari_command",
+        "Write a data set in Minari's format, without loss.",
+    ),
     "tabular": Command(
         "protovalue.tabular.config:TabularConfig",
         "protovalue.tabular.command:tabular",

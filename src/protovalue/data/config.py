@@ -1,5 +1,6 @@
 """Settings of `pvn collect`, `pvn data` and `pvn import`."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -159,3 +160,24 @@ class ImportMinariConfig(ImportInParallelConfig):
     env: Annotated[str | None, SUBJECT] = None
     """Environment, such as minatar/breakout or gym/ID [taken from the data set]."""
     options: Annotated[Annotated[EnvOptions, OmitArgPrefixes], SUBJECT] = field(default_factory=EnvOptions)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportMinariConfig(Settings):
+    """Write a data set in Minari's format, without loss: `pvn import minari` brings back the same bytes.
+
+    Example: pvn export minari data/breakout --out minari/breakout
+    """
+
+    data: Annotated[Positional[tuple[Path, ...]], INPUT]
+    """Folder of the data set; several are written as the one data set they make."""
+    out: Annotated[Path, PLACE]
+    """Folder to make; Minari finds it by the name if it is MINARI_DATASETS_PATH/NAME."""
+    name: Annotated[str, RESULT] = ""
+    """Minari's id of the data set, such as minatar/breakout/random-v0 [made of the environment and of the folder]."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(len(self.data) > 0, "DATA", "none", "the folder of a data set")
+        good = not self.name or re.fullmatch(r"(?:[\w-]+/)*[\w-]+-v[0-9]+", self.name) is not None
+        require(good, "--name", repr(self.name), "a name such as minatar/breakout/random-v0")
