@@ -244,7 +244,10 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             inside = [name for name in files if name.startswith(f"{rest}/" if rest else "")]
             depth = rest.count("/") + 1 if rest else 0
-            wanted = list(dict.fromkeys("/".join(name.split("/")[: depth + 1]) for name in inside))
+            whole = parse_qs(urlsplit(self.path).query).get("recursive", [""])[0].lower() in ("true", "1")
+            deepest = max((name.count("/") for name in inside), default=0) if whole else depth
+            levels = range(depth + 1, deepest + 2)
+            wanted = list(dict.fromkeys("/".join(name.split("/")[:level]) for level in levels for name in inside))
         found: list[dict[str, Any]] = []
         for one in wanted:
             if one in files:

@@ -62,6 +62,12 @@ COMMANDS = {
         "Import a Minari data set that is on this machine.",
         continues=True,
     ),
+    "import copy": Command(
+        "protovalue.data.config:ImportCopyConfig",
+        "protovalue.data.import_copy:import_copy_command",
+        "Copy a data set of this program from elsewhere, such as the Hub.",
+        continues=True,
+    ),
     "export minari": Command(
         "protovalue.data.config:ExportMinariConfig",
         "protovalue.data.export_minari:export_minari_command",

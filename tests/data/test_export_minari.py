@@ -41,7 +41,7 @@ def export(*data: Path, out: Path, name: str = "") -> Path:
     ],
 )
 def test_what_is_exported_comes_back_to_the_byte(tmp_path: Path, env: str, options: EnvOptions) -> None:
-    steps = 30 if env == "atari/Pong" else 113
+    steps = 30 if env == "atari/Pong" else 114
     data = collect(CollectConfig(env, tmp_path / "set", steps=steps, num_envs=1, options=options), quiet=True)
     export(tmp_path / "set", out=tmp_path / "there")
     again = back(tmp_path / "there", tmp_path / "again")

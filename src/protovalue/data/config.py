@@ -163,6 +163,21 @@ class ImportMinariConfig(ImportInParallelConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ImportCopyConfig(Settings):
+    """Copy a data set of this program from elsewhere, such as the Hugging Face Hub, and check every byte of it.
+
+    Example: pvn import copy hf://datasets/me/breakout --out data/breakout-copy
+
+    The same command continues an interrupted copy.
+    """
+
+    source: Annotated[Positional[str], INPUT]
+    """Folder or URL of the data set: hf://datasets/ORG/NAME, https://, gs://, ..."""
+    out: Annotated[Path, PLACE]
+    """Folder of the data set; a new one."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class ExportMinariConfig(Settings):
     """Write a data set in Minari's format, without loss: `pvn import minari` brings back the same bytes.
 
