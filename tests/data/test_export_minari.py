@@ -72,8 +72,8 @@ def test_the_library_makes_the_environment_of_minatar(tmp_path: Path) -> None:
     found = minari.MinariDataset(export(tmp_path / "set", out=tmp_path / "there"))
     env = found.recover_environment()
     assert env.observation_space.shape == (10, 10, 6)
-    assert env.action_space.n == 4  # type: ignore[attr-defined]
-    assert env.unwrapped.game.sticky_action_prob == 0.1  # type: ignore[attr-defined]
+    assert env.action_space.n == 4
+    assert env.unwrapped.game.sticky_action_prob == 0.1
     assert found.id == "minatar/space_invaders/there-v0"
 
 

@@ -30,7 +30,8 @@ def as_sb3(env: VectorEnv[Any, Any, Any]) -> "VecEnv":
 
         def reset(self) -> Any:
             seeded = self._seeds[0] is not None
-            obs, _ = env.reset(seed=list(self._seeds) if seeded else None)
+            seeds: Any = list(self._seeds) if seeded else None
+            obs, _ = env.reset(seed=seeds)
             self._reset_seeds()
             self._returns[:], self._lengths[:] = 0.0, 0
             return obs
