@@ -93,7 +93,6 @@ INSTEAD = {
     'out="data/grid-python", steps=2_000': 'out="data/grid-python", steps=100',
     "policy_kwargs=": "n_steps=8, policy_kwargs=",  # of PPO, whose default is 2,048 steps of each environment
     ".learn(100_000)": ".learn(64)",
-    "policy_kwargs={": "batch_size=64, n_epochs=1, policy_kwargs={",
     "n_steps=1_000, n_steps_per_epoch=1_000,": "n_steps=2, n_steps_per_epoch=2,",
     "studies/paper-main.toml": "studies/minatar-main.toml",
 }
@@ -522,7 +521,7 @@ def test_commands_in_sentences_parse(document: str) -> None:
             raise AssertionError(f"{document}: `{shown}`: {problem}")
 
 
-KNOWN_ELSEWHERE = {"help", "version", "debug", "logdir"}  # of pvn itself, and of tensorboard
+KNOWN_ELSEWHERE = {"help", "version", "debug", "logdir", "repo-type"}  # of pvn itself, tensorboard and hf
 
 
 def flags() -> set[str]:
