@@ -23,7 +23,8 @@ import shutil
 import sys
 import tarfile
 import tomllib
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from huggingface_hub import HfFileSystem
 
 from protovalue import __version__, cli
 from protovalue.bench import benchmarks
@@ -44,9 +46,11 @@ from protovalue.pretrain.methods import method_class, method_names
 from protovalue.registry import REGISTRIES
 from protovalue.study import command as study_command
 from protovalue.study.file import load_study
+from protovalue.zoo.index import sums, write_index
 from tests.data.published import Ring, atari_episode, write_atari, write_rlu
 from tests.data.test_import_minari import name_environment, write_minari
 from tests.documents import DOCUMENTS, ROOT, Block, blocks, commands, inline, sentences, text_of
+from tests.hub_server import connected
 from tests.options.world import InTurn
 
 TRAINED = "--steps 2 --batch-size 8"
@@ -59,6 +63,10 @@ SMALLER = {
     "import dqn-replay": "",
     "import minari": "--workers 1",
     "import encoder": "",
+    "import copy": "",
+    "export minari": "",
+    "push": "",
+    "zoo list": "",
     "pretrain": f"{TRAINED} --tasks 3",
     "pretrain --preset paper": f"{TRAINED} --tasks 3 --width 1",
     "pretrain --method cumulants": f"{TRAINED} --tasks 3",
@@ -89,6 +97,7 @@ INSTEAD = {
     'out="data/grid-python", steps=2_000': 'out="data/grid-python", steps=100',
     "policy_kwargs=": "n_steps=8, policy_kwargs=",  # of PPO, whose default is 2,048 steps of each environment
     ".learn(100_000)": ".learn(64)",
+    "n_steps=1_000, n_steps_per_epoch=1_000,": "n_steps=2, n_steps_per_epoch=2,",
     "studies/paper-main.toml": "studies/minatar-main.toml",
 }
 ONCE = ("study", "report", "tabular")  # run in the first document that has them
@@ -96,6 +105,9 @@ ELSEWHERE = {
     "pvn tabular four-rooms --out four-rooms": "tests/tabular/test_command.py::test_numbers_on_the_page",
     "pvn tabular --map maze.txt --out maze": "tests/tabular/test_command.py::test_page",
     "pvn claims report --out claims.md": "tests/report/test_claims_page.py::test_one_page_of_several_studies",
+    "pvn zoo make runs/minatar-claims --methods pvn pvn-max --out src/protovalue/zoo/encoders": (
+        "tests/test_zoo.py::test_its_results_are_those_of_the_study"
+    ),
     "docs/adding-a-method.md": "tests/pretrain/test_adding_a_method.py::test_the_example_learns_and_resumes",
     "docs/adding-an-indicator.md": "tests/indicators/test_registry.py::test_the_document_s_indicator_works",
     "docs/adding-an-environment.md": "tests/envs/test_adding_an_environment.py::test_walks_by_hand",
@@ -182,6 +194,14 @@ def _encoder() -> None:
     _pvn("pretrain --data data/breakout --out runs/pvn --tasks 3 --steps 2 --batch-size 8")
 
 
+def _zoo() -> None:
+    """A zoo with one encoder that has hardly learned; tests/test_zoo.py makes one of a study."""
+    _pvn("collect minatar/space_invaders --steps 200 --out made-for-zoo")
+    _pvn("pretrain --data made-for-zoo --out zoo-run --tasks 3 --steps 2 --batch-size 8")
+    shutil.copytree("zoo-run/encoder", "zoo/minatar/space_invaders/pvn")
+    write_index(Path("zoo"), "hand", {"minatar/space_invaders/pvn": sums(Path("zoo/minatar/space_invaders/pvn"))})
+
+
 def _own_file(document: str, name: str) -> Callable[[], None]:
     """The file that a document is about: its first snippet."""
 
@@ -201,6 +221,8 @@ GIVEN: dict[str, list[Callable[[], None]]] = {
     "README.md": [_clouds, _minari, _studies],
     "docs/data.md": [_clouds, _minari],
     "docs/online.md": [_encoder],
+    "docs/agents.md": [_encoder],
+    "docs/sharing.md": [_encoder, _zoo],
     "docs/results.md": [_studies],
     "docs/studies.md": [_studies, _encoder, _own_method],
     **{
@@ -314,9 +336,32 @@ def test_its_commands_and_snippets_run(document: str, tmp_path: Path, monkeypatc
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
     monkeypatch.setattr(study_command, "LocalProcesses", InTurn)
+    monkeypatch.setenv("PROTOVALUE_ZOO", str(tmp_path / "zoo"))
     threads = torch.get_num_threads()
     for make in GIVEN.get(document, []):
         make()
+    with _hub(document, tmp_path, monkeypatch):
+        _run_all(document)
+    torch.set_num_threads(threads)
+
+
+@contextlib.contextmanager
+def _hub(document: str, place: Path, patch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A Hub for the document about it, with a data set on it."""
+    if document != "docs/sharing.md":
+        yield
+        return
+    with connected(patch, place) as hub, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Use 'content=", DeprecationWarning)  # huggingface_hub's own, in uploads
+        HfFileSystem.clear_instance_cache()
+        data = {path.name: path.read_bytes() for path in Path("data/breakout").iterdir()}
+        hub.repo("me/breakout", "datasets").commit(data)
+        yield
+        HfFileSystem.clear_instance_cache()
+
+
+def _run_all(document: str) -> None:
+    """Run the blocks of a document, one after the other."""
     names: dict[str, Any] = {"MyCluster": InTurn, "Path": Path}
     for block in blocks(document):
         match block.language:
@@ -332,7 +377,6 @@ def test_its_commands_and_snippets_run(document: str, tmp_path: Path, monkeypatc
                 pass
             case other:
                 raise AssertionError(f"{document}:{block.line}: nobody runs {other!r}")
-    torch.set_num_threads(threads)
     if document == "README.md":
         assert names["encoder"].features(names["batch"].obs).shape == (256, 128), "as it says"
 
@@ -366,7 +410,8 @@ def test_what_is_said_about_installing_is_there() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     sources = [path.read_text() for path in (ROOT / "src").rglob("*.py")]
     named = {name for text in [*map(text_of, DOCUMENTS), *sources] for name in re.findall(r"'\.\[([\w-]+)\]'", text)}
-    assert named == {"gcs", "array-record", "docs", "dev"} == set(project["optional-dependencies"])
+    extras = {"array-record", "d3rlpy", "dev", "docs", "gcs", "hub", "sb3"}
+    assert named == extras == set(project["optional-dependencies"])
     (pinned,) = re.findall("^torch==.*$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
     assert f"pip install {pinned} " in text_of("README.md")
     assert benchmarks()
@@ -441,6 +486,11 @@ COMPLETE = {
     "import dqn-replay": "x --out x",
     "import minari": "x --out x",
     "import encoder": "x --out x",
+    "import copy": "x --out x",
+    "export minari": "x --out x",
+    "push": "x hf://me/x --license mit",
+    "zoo list": "",
+    "zoo make": "x --methods x --out x",
     "tabular": "--out x",
     "pretrain": "--out x",
     "online": "--encoder x --out x",
@@ -498,7 +548,7 @@ def test_commands_in_sentences_parse(document: str) -> None:
             raise AssertionError(f"{document}: `{shown}`: {problem}")
 
 
-KNOWN_ELSEWHERE = {"help", "version", "debug", "logdir"}  # of pvn itself, and of tensorboard
+KNOWN_ELSEWHERE = {"help", "version", "debug", "logdir", "repo-type"}  # of pvn itself, tensorboard and hf
 
 
 def flags() -> set[str]:

@@ -15,8 +15,9 @@ from tests.documents import blocks, text_of
 ORDER = [
     "errors", "schema", "randomness", "user_code", "options", "own_options", "registry", "files", "interrupt",
     "processes", "compiling", "progress", "precision", "device", "config", "presets", "flags", "cli", "envs", "data",
-    "losses", "runs", "nets", "caches", "indicators", "encoder", "released", "feature_env", "pretrain", "online",
-    "collecting", "evaluate", "tabular", "study", "report", "probe", "api", "listing", "demo", "bench",
+    "losses", "runs", "nets", "caches", "indicators", "card", "hub", "zoo", "encoder", "released", "feature_env",
+    "integrations", "pretrain", "online", "collecting", "evaluate", "tabular", "study", "report", "probe", "publish",
+    "api", "listing", "demo", "bench",
 ]  # fmt: skip
 ROOT = Path(protovalue.__file__).parent
 

@@ -68,6 +68,17 @@ COMMANDS = {
         "Import an encoder that was released as a SavedModel, such as the paper's.",
         continues=True,
     ),
+    "import copy": Command(
+        "protovalue.data.config:ImportCopyConfig",
+        "protovalue.data.import_copy:import_copy_command",
+        "Copy a data set of this program from elsewhere, such as the Hub.",
+        continues=True,
+    ),
+    "export minari": Command(
+        "protovalue.data.config:ExportMinariConfig",
+        "protovalue.data.export_minari:export_minari_command",
+        "Write a data set in Minari's format, without loss.",
+    ),
     "tabular": Command(
         "protovalue.tabular.config:TabularConfig",
         "protovalue.tabular.command:tabular",
@@ -126,6 +137,21 @@ COMMANDS = {
         "protovalue.report.config:ClaimsConfig",
         "protovalue.report.claims_page:claims_command",
         "Write one page of what several reports say of the paper's claims.",
+    ),
+    "push": Command(
+        "protovalue.publish.config:PushConfig",
+        "protovalue.publish.push:push_command",
+        "Publish an encoder on the Hugging Face Hub.",
+    ),
+    "zoo list": Command(
+        "protovalue.zoo.config:ZooListConfig",
+        "protovalue.zoo.listing:zoo_list",
+        "List the encoders that come with the package, or print the card of one.",
+    ),
+    "zoo make": Command(
+        "protovalue.publish.config:ZooMakeConfig",
+        "protovalue.publish.zoo_make:zoo_make_command",
+        "Pack encoders of a finished study into a zoo.",
     ),
     "cache list": Command(
         "protovalue.caches:CacheListConfig",

@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -15,21 +16,24 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from protovalue import hub
 from protovalue.device import threads_for
 from protovalue.envs.options import check_recorded
 from protovalue.errors import UserError
-from protovalue.files import beside, make_folder, read_json, size_and_crc, write_atomic, write_json
+from protovalue.files import beside, make_folder, read_bytes, read_json, size_and_crc, write_atomic, write_json
 from protovalue.nets.cost import forward_flops
 from protovalue.nets.encoders import Encoder, Readout, make_encoder
 from protovalue.nets.layers import ObservationShapeError
 from protovalue.randomness import throwaway
 from protovalue.registry import name_of
-from protovalue.schema import checked, require
+from protovalue.schema import checked, parse_json, require, shown
 from protovalue.user_code import user_code
+from protovalue.zoo import index as zoo
 
 CONFIG, MODEL, CARD = "config.json", "model.safetensors", "README.md"
 FORMAT, VERSION = "protovalue encoder", 1
 LARGEST = 1 << 22  # values of an observation: 150 times those of Atari
+_MOST_BYTES = 1 << 34  # of a file on the Hub: 30 times the paper's largest encoder
 
 
 @dataclass(frozen=True)
@@ -195,14 +199,48 @@ def _what_lies_there(run: Path) -> str:
     return "the run is not finished"
 
 
+def encoder_folder(name: Path | str) -> Path:
+    """Return where an encoder lies: zoo:NAME in the package, hf://ORG/NAME in the Hub's cache, else as it is.
+
+    From the Hub come the two files that an encoder is made of, and no others.
+    """
+    text = os.fspath(name)
+    if zoo.is_name(text):
+        return zoo.folder_of(text)
+    if not hub.is_address(text):
+        return Path(name)
+
+    def check(path: Path) -> None:
+        fields = parse_json(read_bytes(path), f"{text}: {path.name}")
+        said = fields.get("format") if isinstance(fields, dict) else fields
+        if said != FORMAT:
+            raise UserError(
+                f"{text}: no encoder here: field format of {CONFIG}: found {shown(said)}, expected {FORMAT!r}"
+            )
+
+    return hub.fetch(hub.Repository.of(text), (CONFIG, MODEL), "no encoder here", _MOST_BYTES, check)
+
+
+def own_folder(place: Path) -> Path:
+    """Return the folder of the encoder itself: of a pretraining run it is inside."""
+    return place / "encoder" if (place / "encoder" / CONFIG).is_file() else place
+
+
+def lasting_name(name: str) -> str:
+    """Return what an encoder is called from anywhere and later: with its commit, or with the whole of its path."""
+    if hub.is_address(name):
+        return str(hub.pinned(hub.Repository.of(name)))
+    return name if zoo.is_name(name) else str(Path(name).absolute())
+
+
 def load_encoder(path: Path | str, device: str = "cpu") -> FrozenEncoder:
-    """Load the encoder in a folder, or in the `encoder` folder of a pretraining run.
+    """Load an encoder: of a folder or a pretraining run, `zoo:NAME` of the package, or `hf://ORG/NAME` of the Hub.
 
     One of an architecture of the user's needs its Python file to be loaded before (`protovalue.load_code`): what a
     folder names is not run.
     """
-    given = Path(path)
-    folder = given / "encoder" if (given / "encoder" / CONFIG).is_file() else given
+    given = encoder_folder(path)
+    folder = own_folder(given)
     if (folder / "checkpoints").is_dir():
         raise UserError(f"{given}: no encoder here: {_what_lies_there(folder)}")
     if not (folder / CONFIG).is_file():

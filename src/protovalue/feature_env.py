@@ -1,17 +1,17 @@
 """Environments whose observations are an encoder's features, for agents of other libraries."""
 
-import time
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from gymnasium.spaces import Box
-from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
+from gymnasium.vector import VectorEnv, VectorWrapper
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from protovalue.encoder import FrozenEncoder
 from protovalue.envs.base import Env
 from protovalue.envs.probe import random_observations
+from protovalue.envs.sb3 import as_sb3
 from protovalue.errors import UserError
 
 if TYPE_CHECKING:
@@ -90,62 +90,4 @@ class FeatureEnv(VectorWrapper[Any, Any, Any]):
 
     def to_sb3(self) -> "VecEnv":
         """Return this environment as Stable-Baselines3 wants it, for `DQN("MlpPolicy", env.to_sb3())` and others."""
-        if self.env.metadata.get("autoreset_mode") != AutoresetMode.SAME_STEP:
-            raise UserError("environment: found another autoreset mode, expected SAME_STEP, as protovalue.make has it")
-        from stable_baselines3.common.monitor import Monitor
-        from stable_baselines3.common.vec_env import VecEnv
-
-        outer = self
-
-        class Sb3FeatureEnv(VecEnv):
-            """Stable-Baselines3's own vector interface: `done`, and the last observation of an episode in its info."""
-
-            def __init__(self) -> None:
-                self._actions: Any = None
-                self._returns, self._lengths = np.zeros(outer.num_envs), np.zeros(outer.num_envs, np.int64)
-                self._started = time.time()
-                super().__init__(outer.num_envs, outer.single_observation_space, outer.single_action_space)
-
-            def reset(self) -> Any:
-                seeded = self._seeds[0] is not None
-                obs, _ = outer.reset(seed=list(self._seeds) if seeded else None)
-                self._reset_seeds()
-                self._returns[:], self._lengths[:] = 0.0, 0
-                return obs
-
-            def step_async(self, actions: Any) -> None:
-                self._actions = actions
-
-            def step_wait(self) -> Any:
-                obs, rewards, terminated, truncated, info = outer.step(self._actions)
-                infos: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
-                self._returns += rewards
-                self._lengths += 1
-                passed = round(time.time() - self._started, 6)
-                for i in np.flatnonzero(terminated | truncated):
-                    infos[i] = {
-                        "terminal_observation": info["final_obs"][i],
-                        "TimeLimit.truncated": bool(truncated[i]),
-                        # what its Monitor reports: return, length, seconds since the start
-                        "episode": {"r": float(self._returns[i]), "l": int(self._lengths[i]), "t": passed},
-                    }
-                    self._returns[i], self._lengths[i] = 0.0, 0
-                return obs, rewards, terminated | truncated, infos
-
-            def close(self) -> None:
-                outer.close()
-
-            def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
-                value = getattr(outer, attr_name)
-                return [value for _ in self._get_indices(indices)]
-
-            def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
-                raise NotImplementedError("the environments of a vector cannot be changed one by one")
-
-            def env_method(self, method_name: str, *args: Any, indices: Any = None, **kwargs: Any) -> list[Any]:
-                raise NotImplementedError("the environments of a vector cannot be called one by one")
-
-            def env_is_wrapped(self, wrapper_class: Any, indices: Any = None) -> list[bool]:
-                return [wrapper_class is Monitor for _ in self._get_indices(indices)]  # whose reports it gives
-
-        return Sb3FeatureEnv()
+        return as_sb3(self)

@@ -19,11 +19,11 @@ from protovalue.envs.options import EnvOptions
 from protovalue.errors import UserError
 from protovalue.pretrain.methods import method_class, method_names
 from protovalue.registry import ENVIRONMENTS
-from tests.options import agents, data, environments, pretrain, rest
+from tests.options import agents, data, environments, pretrain, rest, sharing
 from tests.options.environments import ENVS, HAS, NAMES, VALUES, walk
 from tests.options.world import Loud, World
 
-CHECKS = {**data.CHECKS, **environments.CHECKS, **pretrain.CHECKS, **agents.CHECKS, **rest.CHECKS}
+CHECKS = {**data.CHECKS, **environments.CHECKS, **pretrain.CHECKS, **agents.CHECKS, **rest.CHECKS, **sharing.CHECKS}
 
 
 def configs() -> Iterator[tuple[str, type[Any]]]:

@@ -1,5 +1,6 @@
 """Settings of `pvn collect`, `pvn data` and `pvn import`."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -159,3 +160,39 @@ class ImportMinariConfig(ImportInParallelConfig):
     env: Annotated[str | None, SUBJECT] = None
     """Environment, such as minatar/breakout or gym/ID [taken from the data set]."""
     options: Annotated[Annotated[EnvOptions, OmitArgPrefixes], SUBJECT] = field(default_factory=EnvOptions)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportCopyConfig(Settings):
+    """Copy a data set of this program from elsewhere, such as the Hugging Face Hub, and check every byte of it.
+
+    Example: pvn import copy hf://datasets/me/breakout --out data/breakout-copy
+
+    The same command continues an interrupted copy.
+    """
+
+    source: Annotated[Positional[str], INPUT]
+    """Folder or URL of the data set: hf://datasets/ORG/NAME, https://, gs://, ..."""
+    out: Annotated[Path, PLACE]
+    """Folder of the data set; a new one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportMinariConfig(Settings):
+    """Write a data set in Minari's format, without loss: `pvn import minari` brings back the same bytes.
+
+    Example: pvn export minari data/breakout --out minari/breakout
+    """
+
+    data: Annotated[Positional[tuple[Path, ...]], INPUT]
+    """Folder of the data set; several are written as the one data set they make."""
+    out: Annotated[Path, PLACE]
+    """Folder to make; Minari finds it by the name if it is MINARI_DATASETS_PATH/NAME."""
+    name: Annotated[str, RESULT] = ""
+    """Minari's id of the data set, such as minatar/breakout/random-v0 [made of the environment and of the folder]."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(len(self.data) > 0, "DATA", "none", "the folder of a data set")
+        good = not self.name or re.fullmatch(r"(?:[\w-]+/)*[\w-]+-v[0-9]+", self.name) is not None
+        require(good, "--name", repr(self.name), "a name such as minatar/breakout/random-v0")

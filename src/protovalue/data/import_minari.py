@@ -11,10 +11,10 @@ import os
 import re
 import sys
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,7 @@ from PIL import Image
 from protovalue.data.collect import manifest_of, shape_note
 from protovalue.data.config import ImportMinariConfig
 from protovalue.data.dataset import Dataset
+from protovalue.data.export_minari import ITERATION
 from protovalue.data.format import End, Manifest
 from protovalue.data.hdf5 import check_storage, is_array, opened, own, reading
 from protovalue.data.importing import (
@@ -39,8 +40,10 @@ from protovalue.data.importing import (
     run_import,
 )
 from protovalue.data.sources import DamagedError, SourceFile
+from protovalue.envs.options import check_recorded
 from protovalue.envs.registry import import_module_of, make
 from protovalue.errors import UserError
+from protovalue.registry import is_file, split_env
 from protovalue.schema import checked, parse_json, shown
 
 log = logging.getLogger(__name__)
@@ -110,6 +113,15 @@ def find_folder(text: str) -> Path:
 
 
 @dataclass(frozen=True)
+class _Ours:
+    """What `pvn export minari` adds: what Minari has no place for."""
+
+    env_id: str
+    env_options: dict[str, Any]
+    rewards: Literal["raw", "clipped"]
+
+
+@dataclass(frozen=True)
 class _Metadata:
     """What is used of metadata.json; the spaces and the environment are JSON texts themselves."""
 
@@ -118,6 +130,7 @@ class _Metadata:
     env_spec: str | None = None
     dataset_id: str | None = None
     data_format: str = "hdf5"
+    protovalue: "_Ours | None" = None
 
 
 @dataclass(frozen=True)
@@ -210,6 +223,8 @@ def _manifest(config: ImportMinariConfig, metadata: _Metadata, spaces: Spaces, f
             f"{folder}: found observations {found[0]} {found[1]} and {found[2]} actions, "
             f"expected {expected[0]} {expected[1]} and {expected[2]} as in {env_id}; --env and its options change that"
         )
+    if metadata.protovalue is not None:
+        manifest = replace(manifest, rewards=metadata.protovalue.rewards)
     if note := shape_note(manifest):
         print(note, file=sys.stderr)
     return manifest
@@ -221,6 +236,12 @@ def _environment(metadata: _Metadata, folder: Path, given: dict[str, Any]) -> tu
     A file may name an environment but no module: making `module:ID` would import it, and run whatever it holds.
     """
     path = folder / _METADATA
+    if (ours := metadata.protovalue) is not None:
+        where = f"{path}: field protovalue"
+        if ":" in ours.env_id or is_file(split_env(ours.env_id)[0]):
+            raise UserError(f"{where}.env_id: found {shown(ours.env_id)}, expected a name; if you trust it: --env")
+        check_recorded(ours.env_id, ours.env_options, f"{where}.env_options")
+        return ours.env_id, {**ours.env_options, **given}, "; --env names it"
     if metadata.env_spec is None:
         raise UserError(f"--env: {path} names no environment, expected one such as gym/ID")
     where = f"{path}: field env_spec"
@@ -301,12 +322,25 @@ def encode_episode(path: str, number: int, manifest: Manifest, spaces: Spaces) -
             raise UserError(f"{where}: found {found} observations, expected {steps + 1} for {steps} actions")
         actions, rewards, terminations, truncations = (np.asarray(array[()]) for array in arrays.values())
         stored, counts = clean_rewards(rewards, clip=False)
+        iteration = _iteration(group, where)
         end = End.CUT
         if steps and (terminations[-1] or truncations[-1]):
             end = End.TERMINATED if terminations[-1] else End.TRUNCATED
         chunks = encode_chunks(manifest, _frames(observations, manifest, spaces, where))
     shifted = check_actions(actions.astype(np.int64) - spaces.first_action, manifest.num_actions, where)
-    return Encoded(chunks, shifted, stored, end, -1, counts)
+    return Encoded(chunks, shifted, stored, end, iteration, counts)
+
+
+def _iteration(group: Any, where: str) -> int:
+    """Return the training stage of the agent that acted, which `pvn export minari` notes; -1 if nobody did."""
+    if ITERATION not in group.attrs:
+        return -1
+    attribute = group.attrs.get_id(ITERATION)
+    whole = attribute.shape == () and attribute.dtype.kind == "i"
+    value = int(group.attrs[ITERATION]) if whole else None
+    if value is None or not -1 <= value < 1 << 31:
+        raise UserError(f"{where}: attribute {ITERATION}: found {shown(value)}, expected a whole number from -1 on")
+    return value
 
 
 def _frames(observations: Any, manifest: Manifest, spaces: Spaces, where: str) -> Iterator[NDArray[Any]]:

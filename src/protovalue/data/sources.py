@@ -169,7 +169,8 @@ def _filesystem(text: str) -> tuple[Any, str]:
     try:
         filesystem, path = fsspec.core.url_to_fs(text, **options)
     except ImportError as error:
-        extra = "; in the checkout: pip install -e '.[gcs]'" if scheme in ("gs", "gcs") else ""
+        name = {"gs": "gcs", "gcs": "gcs", "hf": "hub"}.get(scheme)
+        extra = f"; in the checkout: pip install -e '.[{name}]'" if name else ""
         raise UserError(f"{text}: {scheme}:// needs another package: {error}{extra}") from error
     except ValueError as error:
         raise UserError(f"{text}: {error}") from error
@@ -325,11 +326,11 @@ def _retried(call: Callable[[], T], what: str) -> T:
         except Exception as raised:  # every kind of file system has errors of its own
             error = raised
             if isinstance(raised, FileNotFoundError):
-                status = getattr(raised.__cause__, "status", None)
+                status = _status(raised.__cause__)
                 if not isinstance(raised.__cause__, Exception) or status in (404, 410):
                     raise
                 error = raised.__cause__  # fsspec says so of every failure over HTTP
-            status = getattr(error, "status", None)
+            status = _status(error)
             final = isinstance(status, int) and 400 <= status < 500 and status not in (408, 429)
             if attempt == TRIES or final:
                 raise UserError(f"{what}: {_reason(error)} (tried {attempt} times)") from error
@@ -339,8 +340,14 @@ def _retried(call: Callable[[], T], what: str) -> T:
     raise AssertionError
 
 
+def _status(error: BaseException | None) -> int | None:
+    """Return what a server answered: aiohttp's errors have it themselves, those of the Hub with the whole response."""
+    found = getattr(error, "status", None) or getattr(getattr(error, "response", None), "status_code", None)
+    return found if isinstance(found, int) else None
+
+
 def _reason(error: Exception) -> str:
-    status, message = getattr(error, "status", None), getattr(error, "message", None)
+    status, message = _status(error), getattr(error, "message", None)
     if status is not None:
         return f"the server answered {status} {message or ''}".rstrip()
     return " ".join(str(error).split()) or type(error).__name__

@@ -191,7 +191,7 @@ class OnlineConfig(AgentConfig):
     presets: ClassVar[tuple[Presets, ...]] = (ONLINE,)
 
     encoder: Annotated[str, INPUT]
-    """Pretraining run or encoder folder, or random:ARCHITECTURE:WIDTH[:SEED]."""
+    """Pretraining run or encoder folder, zoo:NAME, hf://ORG/NAME, or random:ARCHITECTURE:WIDTH[:SEED]."""
     env: Annotated[str, SUBJECT] = ""
     """minatar/GAME, atari/Game or gym/ID [the encoder's own]. Unset options are the family's, whatever the data had."""
     feature_scale: Annotated[Literal["rms", "none"], RESULT] = PRESET

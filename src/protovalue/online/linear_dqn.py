@@ -16,12 +16,13 @@ from torch import Tensor
 
 from protovalue.config import flag_words, whole
 from protovalue.device import choose_device, choose_threads
-from protovalue.encoder import FrozenEncoder, load_encoder
+from protovalue.encoder import FrozenEncoder, lasting_name, load_encoder
 from protovalue.envs.base import Env
 from protovalue.envs.options import EnvOptions
 from protovalue.envs.registry import import_module_of, make, same
 from protovalue.errors import UserError, given_as
 from protovalue.feature_env import feature_scale
+from protovalue.hub import is_address
 from protovalue.nets.cost import TRAINING
 from protovalue.nets.encoders import make_encoder
 from protovalue.online.agent import BETAS, Agent, Rule
@@ -111,6 +112,8 @@ def train_online(config: OnlineConfig, quiet: bool = False) -> Path:
         load_code(path)
     if config.encoder.startswith(RANDOM):
         ENCODERS.load(parse_random(config.encoder)[0])
+    elif is_address(config.encoder):
+        config = replace(config, encoder=lasting_name(config.encoder))  # one commit for all that follows
     config = with_environment(config)
     config = resolved(config, config.env)
     config.check_updates()
@@ -171,7 +174,7 @@ def prepare(config: OnlineConfig) -> tuple[Env, Agent, dict[str, Any]]:
     recorded = {**recorded_fields(config, env), "kind": "online", "feature_divisor": scale}
     recorded["encoder_checksum"] = encoder_checksum(encoder)
     if not config.encoder.startswith(RANDOM):
-        recorded["encoder"] = str(Path(config.encoder).absolute())  # so that the agent can be loaded from anywhere
+        recorded["encoder"] = lasting_name(config.encoder)  # so that the agent can be loaded from anywhere
     if config.finetune:
         return env, Dqn(Rule.of(config), seeds, env.num_actions, encoder.encoder, scale, device), recorded
     dtype = np.float16 if config.replay_dtype == "float16" else np.float32
@@ -201,10 +204,10 @@ def find_encoder(name: str, env: Env, other_game: bool = False) -> FrozenEncoder
 def _loaded(name: str) -> FrozenEncoder:
     """Load the encoder of a folder that --encoder names."""
     with given_as("--encoder"):
-        if not Path(name).exists():
+        if not is_address(name) and not Path(name).exists():
             other = f"{RANDOM}{'|'.join(ENCODERS.names())}:WIDTH, an encoder without training"
             raise UserError(f"{name}: no encoder here: found no such folder, expected one of pvn pretrain or {other}")
-        return load_encoder(Path(name))
+        return load_encoder(name)
 
 
 def parse_random(name: str) -> tuple[str, float, int]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from protovalue.encoder import encoder_folder
 from protovalue.errors import UserError
 from protovalue.files import Lines, read_bytes
 from protovalue.report.cells import DQN, EVALUATION, CellResult, read_agents, read_cell, read_evaluation, why_unlike
@@ -196,16 +197,16 @@ def _read_runs(paths: Sequence[Path]) -> Results:
         if read_run(folder)["config"].get("kind") not in ("online", DQN):
             continue
         recorded = read_agents(folder)["config"]
-        encoder = Path(str(recorded["encoder"])) if recorded["kind"] == "online" else None
+        online = recorded["kind"] == "online"
         reason = _why_unfinished(folder)
         try:
             if reason is None:
-                cells.append(read_cell(folder, encoder))
+                cells.append(read_cell(folder, encoder_folder(recorded["encoder"]) if online else None))
         except UserError as error:
             reason = str(error)
         if reason:
             named = reason if reason.startswith(str(folder)) else f"{folder}: {reason}"
-            missing.append(Missing(recorded["env"], DQN if encoder is None else "online", None, named))
+            missing.append(Missing(recorded["env"], "online" if online else DQN, None, named))
     cells, notes = told_apart(cells)
     cells = joined(cells)
     envs = tuple(sorted({cell.env for cell in cells}))

@@ -1,0 +1,1 @@
+"""Encoders that come with the package, by name: zoo:minatar/space_invaders/pvn."""
