@@ -93,6 +93,7 @@ class Cluster(ABC):
     def describe(self) -> str:
         """Say which cluster it is."""
 
+    @abstractmethod
     def close(self) -> None:
         """Leave the jobs as they are."""
 
@@ -135,6 +136,7 @@ class Cluster(ABC):
             self.forget(self._followed.pop(one.id).record.handle)
         return found
 
+    @abstractmethod
     def forget(self, handle: str) -> None:
         """Release what is held for a job that has ended."""
 

@@ -44,7 +44,9 @@ class StageProcess:
             self._process.terminate()
             self._process.wait()
         time.sleep(LAST_WORDS)
-        os._exit(0)
+        import ray
+
+        ray.kill(ray.get_runtime_context().current_actor)  # to end the process would be reported as a crash
 
     def wait(self) -> int:
         """Return its exit code when it has ended."""
@@ -124,6 +126,9 @@ class RayCluster(Cluster):
             return None
         try:
             return Gone(f"its process ended with code {self._ray.get(done[0])} and said nothing")
+        except self._ray.exceptions.ActorUnavailableError:
+            del self._waits[handle]  # it may come back; if it does not, Ray will say that it died
+            return None
         except self._ray.exceptions.RayError as error:
             text = str(error).partition("\n")[0] or type(error).__name__
             node = next((line.strip() for line in str(error).splitlines() if "node" in line and "died" in line), text)

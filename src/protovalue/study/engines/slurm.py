@@ -162,6 +162,12 @@ class Slurm(Cluster):
         """Cancel a job."""
         cancel_job(handle)
 
+    def forget(self, handle: str) -> None:
+        """Hold nothing: the queue forgets it by itself."""
+
+    def close(self) -> None:
+        """Hold nothing."""
+
     def describe(self) -> str:
         """Say which partition it is, and how large."""
         count, cpus = len(self._nodes), sum(node.cpus for node in self._nodes)
