@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from protovalue.cli import main
-from protovalue.errors import UserError
 from protovalue.study.config import StudyRunConfig
 from protovalue.study.engines.slurm import Slurm, _gpus, read_more
 from protovalue.study.resources import Ask
@@ -175,9 +174,3 @@ def test_busy_is_not_gone(tmp_path: Path, pretended: Path) -> None:
     (pretended / "squeue").write_text("#!/bin/sh\nexit 1\n")
     assert engine.states(["1"]) is None
     assert engine.find("pvn-x") is None
-
-
-def test_an_interpreter_is_named_by_its_path() -> None:
-    assert Path(sys.executable).is_absolute()
-    with pytest.raises(UserError):
-        read_more(["--"])
