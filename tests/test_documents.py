@@ -67,6 +67,7 @@ SMALLER = {
     "study plan": "--measure no",
     "study run": "--jobs 1",
     "study status": "",
+    "study stop": "",
     "report": "--draws 100 --features first",
     "report --paper": "",
     "list": "",
@@ -97,6 +98,13 @@ ELSEWHERE = {
     "docs/adding-a-report-column.md": (
         "tests/report/test_adding_a_column.py::test_the_documents_column_is_in_every_format"
     ),
+    "pvn study run studies/minatar-main.toml --engine ray --ray-address 10.0.0.1:6379": (
+        "tests/study/test_clusters.py::test_a_study_on_ray_survives_its_own_process_and_a_node"
+    ),
+    "pvn study run studies/minatar-main.toml --engine slurm --partition gpu --account lab --slurm qos=long": (
+        "tests/study/test_choice.py::test_what_a_stage_asks_for_becomes_options_of_sbatch"
+    ),
+    "pvn study stop runs/minatar-main": "tests/study/test_cluster.py::test_stop_without_a_process_of_the_study",
     "docs/tabular.md": "tests/tabular/test_docs.py::test_code_prints_what_the_page_says",
 }
 EXEMPT = {
@@ -425,6 +433,7 @@ COMPLETE = {
     "study run": "x",
     "study status": "x",
     "study plan": "x",
+    "study stop": "x",
     "report": "x",
     "bench": "x",
     "demo": "",
