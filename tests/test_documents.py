@@ -79,6 +79,7 @@ SMALLER = {
     "study plan": "--measure no",
     "study run": "--jobs 1",
     "study status": "",
+    "study stop": "",
     "report": "--draws 100 --features first",
     "report --paper": "",
     "list": "",
@@ -114,6 +115,13 @@ ELSEWHERE = {
     "docs/adding-a-report-column.md": (
         "tests/report/test_adding_a_column.py::test_the_documents_column_is_in_every_format"
     ),
+    "pvn study run studies/minatar-main.toml --engine ray --ray-address 10.0.0.1:6379": (
+        "tests/study/test_clusters.py::test_a_study_on_ray_survives_its_own_process_and_a_node"
+    ),
+    "pvn study run studies/minatar-main.toml --engine slurm --partition gpu --account lab --slurm qos=long": (
+        "tests/study/test_choice.py::test_what_a_stage_asks_for_becomes_options_of_sbatch"
+    ),
+    "pvn study stop runs/minatar-main": "tests/study/test_cluster.py::test_stop_without_a_process_of_the_study",
     "docs/tabular.md": "tests/tabular/test_docs.py::test_code_prints_what_the_page_says",
 }
 EXEMPT = {
@@ -410,7 +418,7 @@ def test_what_is_said_about_installing_is_there() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     sources = [path.read_text() for path in (ROOT / "src").rglob("*.py")]
     named = {name for text in [*map(text_of, DOCUMENTS), *sources] for name in re.findall(r"'\.\[([\w-]+)\]'", text)}
-    extras = {"array-record", "d3rlpy", "dev", "docs", "gcs", "hub", "sb3"}
+    extras = {"array-record", "d3rlpy", "dev", "docs", "gcs", "hub", "ray", "sb3", "slurm"}
     assert named == extras == set(project["optional-dependencies"])
     (pinned,) = re.findall("^torch==.*$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
     assert f"pip install {pinned} " in text_of("README.md")
@@ -500,6 +508,7 @@ COMPLETE = {
     "study run": "x",
     "study status": "x",
     "study plan": "x",
+    "study stop": "x",
     "report": "x",
     "claims": "x",
     "bench": "x",

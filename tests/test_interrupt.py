@@ -361,16 +361,17 @@ ENGINE = """
 import os, sys
 from pathlib import Path
 from protovalue.interrupt import stop_on_interrupt
-from protovalue.study import engine
+from protovalue.study.engines import local
+from protovalue.study.engines.base import Job
 
-engine._IMPORTED_ONCE = ["slow_server"]
+local._IMPORTED_ONCE = ["slow_server"]
 if __name__ == "__main__":
     root = Path(sys.argv[1])
-    running = engine.LocalProcesses(1, root, 1)
+    running = local.LocalProcesses(1, root, 1)
     with stop_on_interrupt() as stop:
-        running.start(engine.Job("job", ("pvn", "--version"), root / "log"))
+        running.submit(Job("job", ("pvn", "--version"), root / "log"))
         assert stop.requested
-        while not (ended := running.wait(0.1)):
+        while not (ended := running.poll(0.1)):
             pass
     print(ended[0].code)
 """

@@ -9,7 +9,8 @@ import pytest
 
 from protovalue.cli import main
 from protovalue.errors import UserError
-from protovalue.study.engine import Job, LocalProcesses
+from protovalue.study.engines.base import Job
+from protovalue.study.engines.local import LocalProcesses
 from protovalue.study.folder import Events
 from protovalue.study.worker import wait_for_workers
 
@@ -154,7 +155,7 @@ def test_what_a_study_writes(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "logs").symlink_to(tmp_path / "folder")
     with pytest.raises(UserError, match="logs: found a symbolic link, expected a folder"):
-        LocalProcesses(1, tmp_path, 1).start(Job("x", ("pvn",), tmp_path / "logs/x.log"))
+        LocalProcesses(1, tmp_path, 1).submit(Job("x", ("pvn",), tmp_path / "logs/x.log"))
     assert (tmp_path / "precious").read_text() == "precious"
     assert not (tmp_path / "empty").exists()
     assert os.listdir(tmp_path / "folder") == []  # noqa: PTH208

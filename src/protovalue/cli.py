@@ -123,6 +123,11 @@ COMMANDS = {
         "protovalue.study.overview:study_status",
         "Show how far a study is.",
     ),
+    "study stop": Command(
+        "protovalue.study.config:StudyStopConfig",
+        "protovalue.study.stopping:study_stop",
+        "Let the running stages of a study write a checkpoint and end.",
+    ),
     "study plan": Command(
         "protovalue.study.config:StudyPlanConfig",
         "protovalue.study.overview:study_plan",

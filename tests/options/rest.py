@@ -96,7 +96,69 @@ def _measure(world: World) -> None:
 
 
 PLAN = "study plan '{larger study}' --out '{done study}' --measure no"
+
+
+def _engine(world: World) -> None:
+    """Each engine is asked for by its name, with its own options; a study without a cluster says what is missing."""
+    ran = world.run("study run {study} --out {out} --engine ray --ray-address 127.0.0.1:1")
+    assert (ran.code, "--ray-address: found 127.0.0.1:1, which does not answer" in ran.errors) == (2, True)
+    assert not ran.out.exists()
+
+
+def _slurm(flag: str, value: str, expected: str) -> Check:
+    """SLURM's commands as they are asked: a partition that is there, and what sbatch is given."""
+
+    def check(world: World) -> None:
+        folder = world["out"]
+        folder.mkdir()
+        for name in ("sbatch", "squeue", "sinfo", "scancel", "srun"):
+            text = "echo 'main*|n1|4|16000|(null)|idle'" if name == "sinfo" else f'echo "$@" >> {folder}/asked; exit 1'
+            (folder / name).write_text(f"#!/bin/sh\n{text}\n")
+            (folder / name).chmod(0o755)
+        world.patch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+        ran = world.run(f"study run {{study}} --out {{out}} --engine slurm {flag} {value}")
+        asked = (folder / "asked").read_text() if (folder / "asked").exists() else ""
+        assert ran.code == 2
+        assert expected in ran.errors + asked
+
+    return check
+
+
+def _retries(world: World) -> None:
+    given: list[int] = []
+
+    class Once(InTurn):
+        places = 1
+
+    def spied(*words: Any) -> Any:
+        given.append(words[-1])
+        return original(*words)
+
+    original = command.run_stages
+    world.patch.setattr(command, "cluster", lambda *_: Once())
+    world.patch.setattr(command, "run_stages", spied)
+    for text, expected in (("", 3), ("--retries 7", 7)):
+        world.good(f"study run {{study}} --out {{out}} --engine ray {text}")
+        assert given.pop() == expected
+
+
+def _stopped(world: World) -> None:
+    done = world["done study"]
+    assert world.good(f"study stop {done}").printed == f"{done}: nothing runs\n"
+    assert world.good(f"study stop {{study}} --out {done}").printed == f"{done}: nothing runs\n"
+    refused = world.run("study stop {study} --out {out}")
+    assert (refused.code, "found no study.json" in refused.errors) == (2, True)
+
+
 STUDIES: dict[tuple[str, str], Check] = {
+    ("study run", "engine"): _engine,
+    ("study run", "ray_address"): _engine,
+    ("study run", "partition"): _slurm("--partition", "mian", "unknown partition 'mian': did you mean 'main'?"),
+    ("study run", "account"): _slurm("--account", "lab", "--account=lab"),
+    ("study run", "slurm"): _slurm("--slurm", "qos=long", "--qos=long"),
+    ("study run", "retries"): _retries,
+    ("study stop", "study"): _stopped,
+    ("study stop", "out"): _stopped,
     ("study run", "file"): _run,
     ("study run", "out"): _run_out,
     ("study run", "jobs"): _run_jobs,

@@ -17,7 +17,7 @@ from gymnasium.spaces import Box, Discrete
 from protovalue.cli import main
 from protovalue.files import read_json
 from protovalue.runs import read_checkpoint, read_metrics
-from protovalue.study.engine import Ended, Job
+from protovalue.study.engines.base import Ended, Job
 from tests.data.published import CONTENTS
 
 
@@ -51,7 +51,7 @@ class InTurn:
         self.slots = slots
         self._ended: list[Ended] = []
 
-    def start(self, job: Job) -> None:
+    def submit(self, job: Job) -> None:
         said = io.StringIO()
         with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
             code = main(job.command[1:])
@@ -59,11 +59,17 @@ class InTurn:
         job.log.write_text(said.getvalue())
         self._ended.append(Ended(job.id, code, 0.25, 0.25, (said.getvalue().splitlines() or [""])[-1]))
 
-    def wait(self, timeout: float) -> list[Ended]:
+    def adopt(self, job: Job) -> bool:
+        return False
+
+    def describe(self) -> str:
+        return "in this process"
+
+    def poll(self, timeout: float) -> list[Ended]:
         ended, self._ended = self._ended, []
         return ended
 
-    def interrupt(self) -> None:
+    def cancel(self, now: bool = False) -> None:
         raise AssertionError("nothing runs between two calls")
 
     def close(self) -> None:

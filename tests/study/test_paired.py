@@ -15,7 +15,7 @@ from protovalue.files import read_json
 from protovalue.report import galleries
 from protovalue.study.command import study_run
 from protovalue.study.config import StudyRunConfig
-from protovalue.study.engine import Ended, Job
+from protovalue.study.engines.base import Ended, Job
 
 # Evaluated with random actions alone: then an episode depends on nothing but the seeds and the game's options.
 STUDY = """
@@ -74,15 +74,21 @@ class Here:
         self._ended: list[Ended] = []
         self.started: list[str] = []
 
-    def start(self, job: Job) -> None:
+    def submit(self, job: Job) -> None:
         self.started.append(job.id)
         self._ended.append(Ended(job.id, main(list(job.command[1:])), 1.0, 1.0, "failed here"))
 
-    def wait(self, timeout: float) -> list[Ended]:
+    def adopt(self, job: Job) -> bool:
+        return False
+
+    def describe(self) -> str:
+        return "here"
+
+    def poll(self, timeout: float) -> list[Ended]:
         ended, self._ended = self._ended, []
         return ended
 
-    def interrupt(self) -> None:
+    def cancel(self, now: bool = False) -> None:
         pass
 
     def close(self) -> None:

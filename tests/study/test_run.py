@@ -20,7 +20,7 @@ from protovalue.interrupt import Stop
 from protovalue.study import command
 from protovalue.study.command import _Progress, study_run
 from protovalue.study.config import StudyRunConfig
-from protovalue.study.engine import Ended, Job
+from protovalue.study.engines.base import Ended, Job
 from protovalue.study.folder import Events
 from protovalue.study.plan import Plan, plan
 from protovalue.study.schedule import Outcome, run_stages
@@ -159,17 +159,23 @@ class Rigged:
         self.started: list[str] = []
         self._running: list[Job] = []
 
-    def start(self, job: Job) -> None:
+    def submit(self, job: Job) -> None:
         self.started.append(job.id)
         self._running.append(job)
 
-    def wait(self, timeout: float) -> list[Ended]:
+    def adopt(self, job: Job) -> bool:
+        return False
+
+    def describe(self) -> str:
+        return "nowhere"
+
+    def poll(self, timeout: float) -> list[Ended]:
         if self.hold and not self.interrupts:
             return []
         ended, self._running = self._running, []
         return [Ended(job.id, self.code, 1.0, 0.5, "why") for job in ended]
 
-    def interrupt(self) -> None:
+    def cancel(self, now: bool = False) -> None:
         self.interrupts += 1
 
     def close(self) -> None:
@@ -215,13 +221,13 @@ def test_a_stage_that_claims_success_without_a_result_failed(tmp_path: Path) -> 
 
 def test_an_interruption_asks_once_and_starts_nothing_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     laid_out, engine, stop = plan(parse(TINY), tmp_path), Rigged(130, slots=2, hold=True), Stop()
-    start = engine.start
+    start = engine.submit
 
     def then_stop(job: Job) -> None:
         start(job)
         stop.signal = signal.SIGINT
 
-    monkeypatch.setattr(engine, "start", then_stop)
+    monkeypatch.setattr(engine, "submit", then_stop)
     outcome = run_stages(laid_out.stages, (), engine, tmp_path, Events(tmp_path), stop, lambda *_: None)
     assert outcome.interrupted
     assert (len(engine.started), engine.interrupts) == (2, 1)
@@ -240,7 +246,7 @@ def test_what_came_out_is_counted(
     text = TINY.replace("pretraining = 2\nonline = 2", seeds).partition("[methods.random]")[0]
     text = text.replace('"dqn"', '"none"').replace("[dqn]\nsteps = 60\nreplay_min = 20\nseeds = 1\n", "")
     laid_out = plan(parse(text), tmp_path)
-    command._report(StudyRunConfig(tmp_path / "study.toml"), tmp_path, laid_out, Outcome(), Stop())
+    command._report(tmp_path, laid_out, Outcome(), Stop())
     assert said in capsys.readouterr().out
 
 
@@ -323,7 +329,7 @@ def test_the_time_left_is_that_of_the_scheduler(tmp_path: Path, monkeypatch: pyt
     study, now = parse(TINY), [0.0]
     laid_out = plan(study, tmp_path)
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    progress = _Progress(study, laid_out, tmp_path, (), 2)
+    progress = _Progress(study, laid_out, tmp_path, (), 2, "here")
     assert progress.left((), ()) == "time left not known before a stage is done"
     times = {"collect": 10.0, "pretrain": 20.0, "online": 30.0, "evaluate": 40.0, "dqn": 200.0, "random-policy": 50.0}
     progress.seconds = {stage.id: times[stage.kind] for stage in laid_out.stages}

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from protovalue.config import flag_words, whole
 from protovalue.device import choose_device, choose_threads
-from protovalue.encoder import FrozenEncoder, lasting_name, load_encoder
+from protovalue.encoder import FrozenEncoder, encoder_folder, lasting_name, load_encoder
 from protovalue.envs.base import Env
 from protovalue.envs.options import EnvOptions
 from protovalue.envs.registry import import_module_of, make, same
@@ -204,7 +204,7 @@ def find_encoder(name: str, env: Env, other_game: bool = False) -> FrozenEncoder
 def _loaded(name: str) -> FrozenEncoder:
     """Load the encoder of a folder that --encoder names."""
     with given_as("--encoder"):
-        if not is_address(name) and not Path(name).exists():
+        if not encoder_folder(name).exists():
             other = f"{RANDOM}{'|'.join(ENCODERS.names())}:WIDTH, an encoder without training"
             raise UserError(f"{name}: no encoder here: found no such folder, expected one of pvn pretrain or {other}")
         return load_encoder(name)

@@ -1,23 +1,28 @@
 """`pvn study run`: everything that a study names and that is not there yet."""
 
+import signal
 import sys
 import time
+from collections import Counter
 from collections.abc import Collection
 from pathlib import Path
 
 from protovalue.data.importing import cpu_count
 from protovalue.errors import UserError
-from protovalue.files import FolderLock
 from protovalue.interrupt import Stop, stop_on_interrupt
 from protovalue.progress import ProgressBar, duration, say
 from protovalue.study.config import StudyRunConfig
-from protovalue.study.engine import Engine, LocalProcesses
+from protovalue.study.engines.base import Engine
+from protovalue.study.engines.choice import cluster, refuse_others
+from protovalue.study.engines.local import LocalProcesses
 from protovalue.study.file import load_study
-from protovalue.study.folder import STUDY, Events, study_fields, write_study
+from protovalue.study.folder import STUDY, Events, read_events, study_fields, write_study
+from protovalue.study.jobs import JOBS, log_name
+from protovalue.study.lease import Lease
 from protovalue.study.model import Study
 from protovalue.study.plan import Plan, plan
 from protovalue.study.rates import estimates, filled, known_rates
-from protovalue.study.schedule import Outcome, log_name, makespan, run_stages
+from protovalue.study.schedule import Outcome, makespan, run_stages
 from protovalue.study.state import is_done
 from protovalue.study.worker import WORKERS, wait_for_workers
 
@@ -26,22 +31,32 @@ def study_run(config: StudyRunConfig, engine: Engine | None = None) -> None:
     """Run what is missing, and say what came out; a failed stage makes the command fail, at the end."""
     study, root, laid_out = open_study(config.file, config.out)
     check_folder(root, study.name)
-    root.mkdir(parents=True, exist_ok=True)
-    if engine is None and config.jobs * study.threads > cpu_count():
-        print(
-            f"--jobs: found {config.jobs} with {study.threads} thread(s) a stage on {cpu_count()} core(s); "
-            "more than there are makes stages wait for each other",
-            file=sys.stderr,
-        )
-    with FolderLock(root):
-        wait_for_workers(root)
-        write_study(root, laid_out.fields(study))
-        done = {stage.id for stage in laid_out.stages if is_done(stage, root)}
-        say(f"{root}: {len(laid_out.stages)} stages, {len(done)} of them done")
-        outcome, stop = _run(
-            study, laid_out, root, done, engine or LocalProcesses(config.jobs, root, study.threads), config.jobs
-        )
-    _report(config, root, laid_out, outcome, stop)
+    jobs = config.jobs or 1
+    if engine is not None:
+        pass  # the caller's own
+    elif config.engine == "local":
+        if jobs * study.threads > cpu_count():
+            print(
+                f"--jobs: found {jobs} with {study.threads} thread(s) a stage on {cpu_count()} core(s); "
+                "more than there are makes stages wait for each other",
+                file=sys.stderr,
+            )
+        engine = LocalProcesses(jobs, root, study.threads)
+    else:
+        engine = cluster(config, study, laid_out, root)
+        jobs = engine.places
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        with Lease(root) as lease:
+            wait_for_workers(root)
+            refuse_others(root, laid_out, config.engine)
+            write_study(root, laid_out.fields(study))
+            done = {stage.id for stage in laid_out.stages if is_done(stage, root)}
+            say(f"{root}: {len(laid_out.stages)} stages, {len(done)} of them done")
+            outcome, stop = _run(study, laid_out, root, done, engine, jobs, config.retries, lease)
+    finally:
+        engine.close()
+    _report(root, laid_out, outcome, stop)
 
 
 def check_folder(root: Path, name: str) -> None:
@@ -62,37 +77,44 @@ def check_study_folder(root: Path) -> None:
         raise UserError(f"{root}: found a file, expected a folder; choose another one with --out")
     if not (root / STUDY).exists():
         names = {path.name for path in root.iterdir()} if root.exists() else set()
-        if any(name not in ("lock", WORKERS) and not name.startswith(".new-") for name in names):
+        if any(name not in ("lock", WORKERS, JOBS) and not name.startswith(".new-") for name in names):
             raise UserError(f"{root}: not empty and not a study; choose another folder with --out")
 
 
 def _run(
-    study: Study, laid_out: Plan, root: Path, done: Collection[str], engine: Engine, jobs: int
-) -> tuple[Outcome, Stop]:
-    progress = _Progress(study, laid_out, root, done, jobs)
+    study: Study, laid_out: Plan, root: Path, done: Collection[str], engine: Engine, jobs: int, retries: int,
+    lease: Lease,
+) -> tuple[Outcome, Stop]:  # fmt: skip
+    progress = _Progress(study, laid_out, root, done, jobs, engine.describe())
     events = Events(root)
     try:
         with progress.bar, stop_on_interrupt() as stop:
-            outcome = run_stages(
-                laid_out.stages, done, engine, root, events, stop,
-                lambda outcome, running: progress.update(outcome, running, stop.requested),
-            )  # fmt: skip
+
+            def tick(outcome: Outcome, running: Collection[str]) -> None:
+                lease.check()
+                if lease.stop_asked and not stop.requested:
+                    stop.signal = signal.SIGINT
+                progress.update(outcome, running, stop.requested)
+
+            outcome = run_stages(laid_out.stages, done, engine, root, events, stop, tick, retries)
             return outcome, stop
+    except KeyboardInterrupt:  # the second one
+        engine.cancel(now=True)
+        raise
     finally:
-        engine.close()
         events.close()
 
 
 class _Progress:
     """Progress over the whole study: a stage counts by its estimated time, and estimates get better as stages end."""
 
-    def __init__(self, study: Study, laid_out: Plan, root: Path, done: Collection[str], jobs: int) -> None:
+    def __init__(self, study: Study, laid_out: Plan, root: Path, done: Collection[str], jobs: int, where: str) -> None:
         self._study, self._stages, self._root, self._jobs = study, laid_out.stages, root, jobs
         self._done, self._ended = set(done), 0
         self._since: dict[str, float] = {}
         self.seconds = self._estimates()
         if len(self._done) < len(self._stages):
-            text = f"{len(self._stages) - len(self._done)} stages to run with --jobs {jobs}: {self.left([], ())}"
+            text = f"{len(self._stages) - len(self._done)} stages to run {where}: {self.left([], ())}"
             say(text)
         self._shown = self._percent([])
         self.bar = ProgressBar(f"study {study.name}", 100, "%", self._shown, eta=False)
@@ -142,8 +164,13 @@ class _Progress:
         return int(100 * gone / total + 1e-6)
 
 
-def _report(config: StudyRunConfig, root: Path, laid_out: Plan, outcome: Outcome, stop: Stop) -> None:
-    """Say what came out."""
+def _report(root: Path, laid_out: Plan, outcome: Outcome, stop: Stop) -> None:
+    """Say what came out, and what was lost on the way to it, now or under an earlier process."""
+    ended = {*outcome.done, *outcome.failed, *outcome.lost}
+    lost = [event for event in read_events(root) if event["event"] == "lost" and event["stage"] in ended]
+    for name, count in Counter(event["stage"] for event in lost).items():
+        last = next(event for event in reversed(lost) if event["stage"] == name)
+        print(f"lost and tried again: {name}: {count} time(s), the last: {last.get('error')}", file=sys.stderr)
     for name, reason in outcome.failed.items():
         print(f"failed: {name}: {reason} (log: {root / log_name(name)})", file=sys.stderr)
     for name, need in outcome.blocked.items():

@@ -6,7 +6,9 @@ from typing import Annotated, Literal
 
 from tyro.conf import Positional
 
-from protovalue.config import COUNT, INPUT, MACHINE, PLACE, Settings
+from protovalue.config import COUNT, INPUT, MACHINE, NOT_NEGATIVE, PLACE, Only, Settings
+
+RETRIES = 3
 
 
 @dataclass(frozen=True)
@@ -22,8 +24,46 @@ class StudyRunConfig(Settings):
     """The study file (TOML)."""
     out: Annotated[Path | None, PLACE] = None
     """Folder of the study [runs/NAME]."""
-    jobs: Annotated[int, MACHINE, COUNT] = 1
-    """Stages that run at the same time, each in a process of its own."""
+    jobs: Annotated[int | None, MACHINE, COUNT] = None
+    """Most stages at the same time, each in a process of its own [1; on a cluster as many as it takes]."""
+    engine: Annotated[Literal["local", "ray", "slurm"], MACHINE] = "local"
+    """Where stages run: on this machine, on a Ray cluster, or as jobs of SLURM (docs/clusters.md)."""
+    ray_address: Annotated[str | None, MACHINE] = None
+    """Address of the Ray cluster, HOST:PORT (ray only) [RAY_ADDRESS, or the one that this machine is in]."""
+    partition: Annotated[str | None, MACHINE] = None
+    """Partition of SLURM (slurm only) [its default]."""
+    account: Annotated[str | None, MACHINE] = None
+    """Account that SLURM charges (slurm only) [its default]."""
+    slurm: Annotated[tuple[str, ...], MACHINE] = ()
+    """More options of sbatch, as KEY=VALUE (slurm only): --slurm qos=long constraint=a100."""
+    retries: Annotated[int, MACHINE, NOT_NEGATIVE] = RETRIES
+    """How often a job that is lost without a new checkpoint is tried again (ray and slurm)."""
+
+    def dependent(self) -> dict[str, Only]:
+        """Return what belongs to one engine alone."""
+        slurm = Only(self.engine == "slurm", "nothing without --engine slurm")
+        return {
+            "ray_address": Only(self.engine == "ray", "nothing without --engine ray"),
+            "partition": slurm,
+            "account": slurm,
+            "slurm": Only(slurm.applies, slurm.needs, ()),
+            "retries": Only(self.engine != "local", "nothing with --engine local, which loses no jobs", RETRIES),
+        }
+
+
+@dataclass(frozen=True)
+class StudyStopConfig(Settings):
+    """Let all running stages of a study write a checkpoint and end, from any machine that sees its folder.
+
+    Example: pvn study stop runs/minatar-main
+
+    `pvn study run` goes on where they ended.
+    """
+
+    study: Annotated[Positional[Path], INPUT]
+    """The study file (TOML), or the folder of the study."""
+    out: Annotated[Path | None, PLACE] = None
+    """Folder of the study, where a file is given [runs/NAME]."""
 
 
 @dataclass(frozen=True)

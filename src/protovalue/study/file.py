@@ -15,11 +15,12 @@ from protovalue.study.env_table import read_names, read_options, read_variant
 from protovalue.study.lines import Source
 from protovalue.study.method_tables import read_methods
 from protovalue.study.model import DQN, MethodEntry, Seeds, Study
+from protovalue.study.resources import read_resources, refuse_unused_resources
 from protovalue.study.settings import check_keys, check_names, settings
 from protovalue.study.values import NAME, NAME_TEXT, read_numbers, read_seeds, read_text, read_widths
 
 NORMALISE = ("human", "dqn", "none")
-TABLES = ("env", "data", "methods", "seeds", "pretrain", "online", "dqn", "evaluate")
+TABLES = ("env", "data", "methods", "seeds", "pretrain", "online", "dqn", "evaluate", "resources")
 KEYS = ("name", "title", "environments", "widths", "tasks", "threads", "normalise", *TABLES)
 
 
@@ -72,8 +73,10 @@ def parse_study(source: Source, stem: str) -> Study:
         online=settings(source, ["online"], values.get("online", {}), OnlineConfig),
         dqn=settings(source, ["dqn"], {k: v for k, v in values.get("dqn", {}).items() if k != "seeds"}, DqnConfig),
         evaluate=settings(source, ["evaluate"], values.get("evaluate", {}), EvaluateConfig),
+        resources=read_resources(source, values),
     )
     check_configs(source, study)
+    refuse_unused_resources(source, study)
     refuse_overridden(source, values, given, collected=study.data is not None and study.data.kind == "collect")
     return study
 

@@ -174,7 +174,7 @@ class History:
     """What the events say of one stage."""
 
     last: str
-    """Its last event: start, done, failed or interrupted."""
+    """Its last event: start, done, failed, lost or interrupted."""
     seconds: float
     """Wall-clock time of all attempts whose end was recorded."""
     cpu_seconds: float

@@ -19,7 +19,7 @@ from protovalue.randomness import Purpose, generator_at, throwaway
 from protovalue.registry import env_name
 from protovalue.released.config import ARCHITECTURE
 from protovalue.runs import read_metrics
-from protovalue.study.engine import LocalProcesses
+from protovalue.study.engines.local import LocalProcesses
 from protovalue.study.folder import Events, histories, read_events
 from protovalue.study.model import DQN, RANDOM, RELEASED, Data, MethodEntry, Seeds, Study
 from protovalue.study.plan import Plan, Stage, indicator_rate, plan, regression_rate

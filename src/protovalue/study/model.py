@@ -131,6 +131,8 @@ class Study:
     online: Mapping[str, Any]
     dqn: Mapping[str, Any]
     evaluate: Mapping[str, Any]
+    resources: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """What stages ask of a cluster, by kind, as far as the file says it."""
 
     def variant(self, env: str, entry: MethodEntry) -> Variant:
         """Return the environment as the agents of a method play it."""

@@ -1,19 +1,22 @@
 """`pvn study status` and `pvn study plan`: how far a study is, and what it will cost."""
 
+import time
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from protovalue.files import locked
 from protovalue.progress import duration
 from protovalue.study.command import check_study_folder, open_study
 from protovalue.study.config import StudyPlanConfig, StudyStatusConfig
+from protovalue.study.engines.local import LOCAL
 from protovalue.study.folder import EVENTS, STUDY, History, histories, read_events, warn_once
+from protovalue.study.jobs import SILENT, last_line, log_name, read_record, read_sign, sign_path, silence
+from protovalue.study.lease import deciding, file_time
 from protovalue.study.measure import measurable, measure
 from protovalue.study.model import Study
 from protovalue.study.plan import Plan, Stage
 from protovalue.study.rates import Rates, StageTime, estimates, known_rates, remember
-from protovalue.study.schedule import log_name, makespan
+from protovalue.study.schedule import makespan
 from protovalue.study.state import is_done
 
 
@@ -28,8 +31,8 @@ def study_status(config: StudyStatusConfig) -> None:
     study, root, laid_out = open_study(config.file, config.out)
     _check_folder(root, laid_out)
     history = histories(read_events(root))
-    alive = (root / STUDY).exists() and locked(root)
-    state = {stage.id: _state(stage, root, history, alive) for stage in laid_out.stages}
+    holder = deciding(root) if (root / STUDY).exists() else None
+    state = {stage.id: _state(stage, root, history, holder is not None) for stage in laid_out.stages}
     _name_untimed([stage for stage in laid_out.stages if state[stage.id] == "done"], history, root)
     rows: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
     seconds: dict[tuple[str, str], float] = defaultdict(float)
@@ -42,7 +45,8 @@ def study_status(config: StudyStatusConfig) -> None:
         seconds[cell.env, cell.method] += spent
     wide = max(len(env) for env, _ in rows)
     name = max(6, *(len(method) for _, method in rows))
-    print(f"{study.title}: {root}{' (running)' if alive else ''}")
+    where = f" (running, by process {holder.pid} on {holder.host})" if holder else ""
+    print(f"{study.title}: {root}{where}")
     print(f"{'':<{wide}} {'':<{name}} {'done':>6} {'running':>8} {'failed':>7} {'missing':>8} {'time':>9}")
     for (env, method), counts in rows.items():
         numbers = f"{counts['done']:>6} {counts['running']:>8} {counts['failed']:>7} {counts['missing']:>8}"
@@ -51,6 +55,9 @@ def study_status(config: StudyStatusConfig) -> None:
     total = sum(one.seconds for one in history.values())
     cpu = sum(one.cpu_seconds for one in history.values())
     print(f"{finished} of {len(state)} stages are done; {duration(total)} so far, {duration(cpu)} of processor time")
+    for stage in laid_out.stages:
+        if state[stage.id] == "running":
+            print(_whereabouts(stage, root))
     for stage in laid_out.stages:
         if state[stage.id] == "failed":
             print(f"failed: {stage.id}: {history[stage.id].error} (log: {root / log_name(stage.id)})")
@@ -62,7 +69,34 @@ def _state(stage: Stage, root: Path, history: Mapping[str, History], alive: bool
     last = history[stage.id].last if stage.id in history else ""
     if last == "failed":
         return "failed"
-    return "running" if last == "start" and alive else "missing"
+    if last != "start":
+        return "missing"
+    record = read_record(root, stage.id)
+    return "running" if alive or (record is not None and record.engine != LOCAL) else "missing"
+
+
+def _whereabouts(stage: Stage, root: Path) -> str:
+    """Say where a stage runs, since when, and what it printed last."""
+    record = read_record(root, stage.id)
+    if record is None:
+        return f"running: {stage.id}"
+    job = "" if record.engine == LOCAL else f", {record.engine} job {record.handle or record.title}"
+    sign = read_sign(root, stage.id, record.attempt)
+    if sign is None:
+        return f"waiting: {stage.id}{job}, submitted {_ago(record.submitted)}"
+    log = root / log_name(stage.id)
+    if sign.code is not None:
+        return f"ended: {stage.id} on {sign.host}{job}, code {sign.code}, not seen yet by `pvn study run`"
+    quiet = silence(sign_path(root, stage.id), file_time(root))
+    text = f"{stage.id} on {sign.host}{job}, since {_ago(sign.started)}"
+    if quiet >= SILENT:
+        return f"silent: {text}, no sign of life for {duration(quiet)} (log: {log})"
+    said = last_line(log, sign.log_start)
+    return f"running: {text}{f': {said}' if said else ''} (log: {log})"
+
+
+def _ago(moment: float) -> str:
+    return f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(moment))}, {duration(max(0.0, time.time() - moment))}"
 
 
 def _name_untimed(done: Sequence[Stage], history: Mapping[str, History], root: Path) -> None:
@@ -92,8 +126,8 @@ def study_plan(config: StudyPlanConfig) -> None:
     for stage in stages:
         one = found[stage.id]
         mark = "done" if is_done(stage, root) else ""
-        time = "?" if one.seconds is None else ("~" if one.scaled else "") + duration(one.seconds)
-        print(f"{stage.id:<{wide}} {time:>10} {mark}".rstrip())
+        shown = "?" if one.seconds is None else ("~" if one.scaled else "") + duration(one.seconds)
+        print(f"{stage.id:<{wide}} {shown:>10} {mark}".rstrip())
         if config.commands:
             print(f"    {' '.join(stage.command)}")
     _totals(study, laid_out, found, rates, root, config.jobs)

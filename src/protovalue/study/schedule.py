@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from protovalue.interrupt import INTERRUPTED, TERMINATED, Stop
-from protovalue.study.engine import Ended, Engine, Job
-from protovalue.study.folder import Events
+from protovalue.study.engines.base import Ended, Engine, Job
+from protovalue.study.folder import Events, histories, read_events
+from protovalue.study.jobs import log_name
 from protovalue.study.plan import Stage
 from protovalue.study.state import is_done
 
@@ -28,6 +29,8 @@ class Outcome:
     """Reasons by stage."""
     blocked: dict[str, str] = field(default_factory=dict)
     """Stages that did not run, with the failed one that they need."""
+    lost: dict[str, int] = field(default_factory=dict)
+    """How often jobs of stages were lost and tried again."""
     interrupted: bool = False
 
 
@@ -39,8 +42,9 @@ def run_stages(
     events: Events,
     stop: Stop,
     tick: Callable[[Outcome, Collection[str]], None],
+    retries: int = 0,
 ) -> Outcome:
-    """Run all stages that are not done.
+    """Run all stages that are not done; those that an earlier process started and that still run are followed.
 
     Args:
         stages: all stages of the study.
@@ -50,23 +54,33 @@ def run_stages(
         events: where starts and ends are noted.
         stop: whether the user asked to stop; running stages then write a checkpoint.
         tick: called now and then with what has ended and what is running.
+        retries: how often a stage is tried again whose job was lost and had written no new checkpoint.
     """
     outcome = Outcome()
-    waiting = {stage.id: stage for stage in stages if stage.id not in done}
-    finished, running, asked = set(done), dict[str, Stage](), False
+    running, asked = _adopted(stages, engine, root), False
+    waiting = {stage.id: stage for stage in stages if stage.id not in done and stage.id not in running}
+    finished = set(done)
+    losses = _Losses(root, retries, running)
     while waiting or running:
         if not stop.requested:
             ready = [stage for stage in waiting.values() if finished.issuperset(stage.needs)]
-            for stage in ready[: engine.slots - len(running)]:
-                _start(waiting.pop(stage.id), engine, root, events)
+            for stage in ready[: max(engine.slots - len(running), 0)]:
+                losses.begins(stage)
+                _start(waiting.pop(stage.id), engine, root, events, outcome.lost.get(stage.id, 0))
                 running[stage.id] = stage
         elif not asked:
-            engine.interrupt()
+            engine.cancel()
             asked = outcome.interrupted = True
         if not running:
             break
-        for end in engine.wait(TICK):
+        for end in engine.poll(TICK):
             stage = running.pop(end.id)
+            if end.lost and not asked and not is_done(stage, root):
+                outcome.lost[stage.id] = outcome.lost.get(stage.id, 0) + 1
+                if losses.may_try_again(stage):
+                    events.write(stage.id, "lost", **_times(end), error=end.reason)
+                    waiting = {stage.id: stage, **waiting}
+                    continue
             if _note(stage, end, root, events, outcome, asked):
                 finished.add(stage.id)
         tick(outcome, running)
@@ -77,25 +91,63 @@ def run_stages(
     return outcome
 
 
-def _start(stage: Stage, engine: Engine, root: Path, events: Events) -> None:
+def _adopted(stages: Sequence[Stage], engine: Engine, root: Path) -> dict[str, Stage]:
+    """Return the stages that an earlier process started and never heard the end of, if the engine follows them."""
+    known = histories(read_events(root))
+    begun = [stage for stage in stages if stage.id in known and known[stage.id].last == "start"]
+    return {stage.id: stage for stage in begun if engine.adopt(Job(stage.id, stage.command, root / log_name(stage.id)))}
+
+
+class _Losses:
+    """How often a stage was lost in a row without getting any further."""
+
+    def __init__(self, root: Path, retries: int, running: Mapping[str, Stage]) -> None:
+        self._root, self._retries = root, retries
+        self._count: dict[str, int] = defaultdict(int)
+        self._before: dict[str, set[str]] = {}
+        for stage in running.values():
+            self.begins(stage)
+
+    def begins(self, stage: Stage) -> None:
+        """Remember how far a stage is."""
+        self._before[stage.id] = self._checkpoints(stage)
+
+    def may_try_again(self, stage: Stage) -> bool:
+        """Count a loss; one after a new checkpoint is the first."""
+        further = not stage.fresh and self._checkpoints(stage) != self._before[stage.id]
+        self._count[stage.id] = 0 if further else self._count[stage.id] + 1
+        return self._count[stage.id] <= self._retries
+
+    def _checkpoints(self, stage: Stage) -> set[str]:
+        folder = self._root / stage.folder / "checkpoints"
+        return {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+
+
+def _start(stage: Stage, engine: Engine, root: Path, events: Events, losses: int) -> None:
     if stage.fresh:  # only ever a folder that the study itself made, named by its content
         shutil.rmtree(root / stage.folder, ignore_errors=True)
     events.write(stage.id, "start")
-    engine.start(Job(stage.id, stage.command, root / log_name(stage.id)))
+    engine.submit(Job(stage.id, stage.command, root / log_name(stage.id), losses))
+
+
+def _times(end: Ended) -> dict[str, float]:
+    return {"seconds": round(end.seconds, 3), "cpu_seconds": round(end.cpu_seconds, 3)}
 
 
 def _note(stage: Stage, end: Ended, root: Path, events: Events, outcome: Outcome, asked: bool) -> bool:
     """Write down how a stage ended; return whether what needs it may run."""
-    times = {"seconds": round(end.seconds, 3), "cpu_seconds": round(end.cpu_seconds, 3)}
-    if end.code == 0 and is_done(stage, root):
+    times = _times(end)
+    if (end.code == 0 or end.lost) and is_done(stage, root):  # a job can be lost after its result was written
         outcome.done.append(stage.id)
         events.write(stage.id, "done", **times)
         return True
-    if asked or end.code in (INTERRUPTED, TERMINATED):
+    if asked or (end.code in (INTERRUPTED, TERMINATED) and not end.lost):
         outcome.interrupted = True
         events.write(stage.id, "interrupted", **times)
         return False
     reason = end.reason if end.code else f"the command ended well, but {stage.folder} is not complete"
+    if end.lost:
+        reason = f"lost {outcome.lost[stage.id]} time(s), the last time: {reason}"
     outcome.failed[stage.id] = reason
     events.write(stage.id, "failed", **times, error=reason)
     return False
@@ -109,11 +161,6 @@ def _culprit(stage: Stage, outcome: Outcome, waiting: Mapping[str, Stage]) -> st
         if need in waiting and (found := _culprit(waiting[need], outcome, waiting)):
             return found
     return None
-
-
-def log_name(stage: str) -> str:
-    """Return the log of a stage, relative to the study's folder."""
-    return f"logs/{stage.replace('/', '-')}.log"
 
 
 def makespan(stages: Sequence[Stage], seconds: Mapping[str, float], jobs: int) -> float:

@@ -1,7 +1,8 @@
-"""The engine: where stages run. The seam for a cluster is `Engine`; here is the one for this machine."""
+"""The engine of this machine: processes forked from a server that has imported PyTorch once."""
 
 import multiprocessing
 import os
+import secrets
 import signal
 import sys
 import time
@@ -9,16 +10,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import forkserver
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import wait
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from types import ModuleType
-from typing import Protocol
 
+from protovalue.errors import UserError
 from protovalue.files import make_folder
 from protovalue.processes import shielded
-from protovalue.study.worker import run_command
+from protovalue.study.engines.base import Ended, Job
+from protovalue.study.jobs import Record, last_line, read_sign, write_record
+from protovalue.study.worker import ONE_THREAD, Order, run_forked
 
+LOCAL = "local"
 # What most stages import, by the server that they are forked from; none of it starts a thread. The optimisers bring
 # torch._dynamo and MinAtar's games numba: seconds in every stage, if they were not here.
 _IMPORTED_ONCE = [
@@ -27,75 +31,25 @@ _IMPORTED_ONCE = [
     "protovalue.collecting",
     "protovalue.evaluate.episodes",
     "protovalue.pretrain.loop",
+    "protovalue.study.worker",
     "tensorboard.compat.proto.event_pb2",
     "tensorboard.summary.writer.record_writer",
     "torch._dynamo",
     "tyro",
 ]
-_ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-
-
-@dataclass(frozen=True)
-class Job:
-    """A command to run."""
-
-    id: str
-    command: tuple[str, ...]
-    """Beginning with "pvn"."""
-    log: Path
-    """File for all that it prints."""
-
-
-@dataclass(frozen=True)
-class Ended:
-    """How a job ended."""
-
-    id: str
-    code: int
-    """Exit code; minus the signal's number if one killed it."""
-    seconds: float
-    cpu_seconds: float
-    reason: str
-    """The last line that it printed."""
-
-
-class Engine(Protocol):
-    """Runs commands somewhere, several at a time. What depends on what is the scheduler's business, not its own.
-
-    Every job must see the study's folder under the same path, and must end when the engine's process does.
-    """
-
-    slots: int
-    """Jobs that can run at the same time."""
-
-    def start(self, job: Job) -> None:
-        """Start a job and return at once; called only while fewer than `slots` are running."""
-        ...
-
-    def wait(self, timeout: float) -> list[Ended]:
-        """Return the jobs that have ended since the last call, after at most `timeout` seconds."""
-        ...
-
-    def interrupt(self) -> None:
-        """Ask every running job to write a checkpoint and end with code 130; a second time, to end at once."""
-        ...
-
-    def close(self) -> None:
-        """Release what the engine holds; jobs that still run are ended."""
-        ...
 
 
 @dataclass
 class _Running:
     process: ForkServerProcess
-    answer: Connection
+    attempt: str
     started: float
     log: Path
     log_start: int
 
 
 class LocalProcesses:
-    """Processes on this machine. They are forked from a server that has imported PyTorch once, so a stage starts fast.
+    """Processes on this machine, so that a stage starts fast; all of them end when the study's process does.
 
     A job's --threads decides its threads; one without it, such as an evaluation, gets the study's. So what comes out
     does not depend on how many jobs run.
@@ -104,41 +58,48 @@ class LocalProcesses:
     def __init__(self, jobs: int, root: Path, threads: int) -> None:
         """Run up to `jobs` commands at a time for the study in `root`, each with `threads` threads."""
         self.slots = jobs
-        self._root, self._threads = root, threads
+        self._root, self._threads = root.absolute(), threads
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(_IMPORTED_ONCE)
         self._running: dict[str, _Running] = {}
 
-    def start(self, job: Job) -> None:
+    def submit(self, job: Job) -> None:
         """Start a job in a process of its own."""
         make_folder(job.log.parent)
         log_start = job.log.stat().st_size if job.log.exists() else 0
-        receive, send = self._context.Pipe(duplex=False)
-        arguments = (list(job.command[1:]), str(job.log), dict(os.environ), self._threads, send, str(self._root))
-        process = self._context.Process(target=run_command, args=arguments, name=job.id)
-        with _environment(_ONE_THREAD), shielded():  # libraries that start no threads can be forked safely
+        attempt = secrets.token_hex(8)
+        write_record(self._root, Record(job.id, attempt, LOCAL, "", round(time.time(), 3)))
+        order = Order(self._root, job.id, attempt, job.log.absolute(), self._threads, Path.cwd(), job.command[1:])
+        process = self._context.Process(target=run_forked, args=(order, dict(os.environ)), name=job.id)
+        with _environment(ONE_THREAD), shielded():  # libraries that start no threads can be forked safely
             forkserver.ensure_running()
         with _no_main_module():
             process.start()
-        send.close()
-        self._running[job.id] = _Running(process, receive, time.monotonic(), job.log, log_start)
+        self._running[job.id] = _Running(process, attempt, time.monotonic(), job.log, log_start)
 
-    def wait(self, timeout: float) -> list[Ended]:
+    def adopt(self, job: Job) -> bool:
+        """Take nothing over: no job outlives the process that submitted it."""
+        return False
+
+    def poll(self, timeout: float) -> list[Ended]:
         """Return the jobs that have ended."""
         by_sentinel = {running.process.sentinel: name for name, running in self._running.items()}
         ended = wait(list(by_sentinel), timeout) if by_sentinel else []
         return [self._end(by_sentinel[sentinel]) for sentinel in ended if isinstance(sentinel, int)]
 
-    def interrupt(self) -> None:
+    def cancel(self, now: bool = False) -> None:
         """Send every job a Ctrl-C; jobs are in process groups of their own, so it comes from here alone."""
         for running in self._running.values():
             if running.process.pid is not None and running.process.is_alive():
-                os.kill(running.process.pid, signal.SIGINT)
+                os.kill(running.process.pid, signal.SIGKILL if now else signal.SIGINT)
+
+    def describe(self) -> str:
+        """Say how many at a time."""
+        return f"with --jobs {self.slots}"
 
     def close(self) -> None:
         """End what still runs."""
-        for running in self._running.values():
-            running.process.kill()
+        self.cancel(now=True)
         for name in list(self._running):
             self._end(name)
 
@@ -146,26 +107,19 @@ class LocalProcesses:
         running = self._running.pop(name)
         running.process.join()
         seconds = time.monotonic() - running.started
-        cpu = 0.0
-        try:
-            if running.answer.poll():
-                cpu = float(running.answer.recv())
-        except (EOFError, OSError):
-            pass  # it was killed before it could say
-        running.answer.close()
         code = running.process.exitcode
         running.process.close()
+        try:
+            sign = read_sign(self._root, name, running.attempt)
+        except (UserError, OSError):
+            sign = None  # its end is known from its process
+        cpu = sign.cpu_seconds if sign else 0.0
         return Ended(name, 1 if code is None else code, seconds, cpu, _reason(running, code))
 
 
 def _reason(running: _Running, code: int | None) -> str:
     """Return the last line that a job printed, and the signal that killed it."""
-    text = ""
-    if running.log.exists():
-        with running.log.open("rb") as file:
-            file.seek(running.log_start)
-            lines = file.read().decode(errors="replace").splitlines()
-        text = next((line.strip() for line in reversed(lines) if line.strip()), "")
+    text = last_line(running.log, running.log_start)
     if code is not None and code < 0:
         killed = f"killed by signal {-code} ({signal.Signals(-code).name})"
         return f"{killed}; last line: {text}" if text else killed
