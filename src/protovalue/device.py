@@ -1,10 +1,12 @@
-"""Where PyTorch computes: the device, and the number of CPU threads."""
+"""Where PyTorch computes: the device, how data come to it, and the number of CPU threads."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Literal
+from typing import Any, Literal
 
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
 from protovalue.errors import UserError
 
@@ -12,11 +14,32 @@ THREAD_FLOPS = 1e9
 """Work of one call of a network for which another thread pays: `pvn bench threads`, docs/decisions.md."""
 
 
-def choose_device(wanted: Literal["auto", "cpu", "cuda"]) -> str:
-    """Return "cuda" or "cpu" for --device."""
-    if wanted == "cuda" and not torch.cuda.is_available():
-        raise UserError("--device: found cuda, expected cpu: PyTorch sees no CUDA device here")
-    return "cuda" if wanted != "cpu" and torch.cuda.is_available() else "cpu"
+def choose_device(wanted: Literal["auto", "cpu", "cuda", "mps"]) -> str:
+    """Return "cuda", "mps" or "cpu" for --device.
+
+    On CUDA float32 is float32 from here on: PyTorch by itself rounds the factors of convolutions to TF32.
+    """
+    here = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if wanted == "auto":
+        wanted = "cuda" if here["cuda"] else "cpu"
+    if not here[wanted]:
+        raise UserError(f"--device: found {wanted}, expected cpu: PyTorch sees no {wanted.upper()} device here")
+    if wanted == "cuda":
+        torch.backends.cudnn.allow_tf32 = False
+    return wanted
+
+
+def put(array: NDArray[Any], device: torch.device) -> Tensor:
+    """Bring an array to a device. To CUDA it goes by way of pinned memory, so that nobody waits for the copy."""
+    tensor = torch.from_numpy(array)
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
+
+
+def pinning(make: Callable[[int], dict[str, Tensor]], device: str) -> Callable[[int], dict[str, Tensor]]:
+    """Return a function that makes the same tensors in memory that a device of this kind can read by itself."""
+    if not device.startswith("cuda"):
+        return make
+    return lambda step: {name: tensor.pin_memory() for name, tensor in make(step).items()}
 
 
 def choose_threads(wanted: int | None, flops: Callable[[], float], most: int | None = None) -> int:

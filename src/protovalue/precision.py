@@ -1,13 +1,14 @@
-"""Where bfloat16 may be: inside networks. Heads, targets, discounts, sums and losses are float32, always."""
+"""Where rounding may be: inside networks. Heads, targets, discounts, sums and losses are float32, always."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Literal, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
 
-Precision = Literal["float32", "bfloat16"]
+Precision = Literal["float32", "tf32", "bfloat16"]
 """What a network computes in."""
 
 P = ParamSpec("P")
@@ -15,11 +16,23 @@ R = TypeVar("R")
 _HALF = (torch.bfloat16, torch.float16)
 
 
-def choose_precision(wanted: Literal["auto", "float32", "bfloat16"], device: str) -> Precision:
+def choose_precision(wanted: Literal["auto", "float32", "tf32", "bfloat16"], device: str) -> Precision:
     """Return the precision for --precision on a device."""
+    cuda = device.startswith("cuda")
     if wanted == "auto":
-        return "bfloat16" if device == "cuda" else "float32"
+        return "bfloat16" if cuda else "float32"
     return wanted
+
+
+@contextmanager
+def rounded_convolutions() -> Iterator[None]:
+    """Let convolutions on CUDA round their factors to TF32, 10 bits, for a while. Matrix products stay as they are."""
+    before = torch.backends.cudnn.allow_tf32
+    torch.backends.cudnn.allow_tf32 = True
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.allow_tf32 = before
 
 
 def in_float32(function: Callable[P, R]) -> Callable[P, R]:

@@ -96,6 +96,7 @@ def _measure(world: World) -> None:
 
 
 PLAN = "study plan '{larger study}' --out '{done study}' --measure no"
+PRICE = "study plan '{larger study}' --out '{done study}' --on"
 
 
 def _engine(world: World) -> None:
@@ -173,6 +174,14 @@ STUDIES: dict[tuple[str, str], Check] = {
     ("study plan", "jobs"): differ(PLAN, f"{PLAN} --jobs 2", printed),
     ("study plan", "measure"): _measure,
     ("study plan", "commands"): differ(PLAN, f"{PLAN} --commands", printed),
+    ("study plan", "on"): both(
+        differ(f"{PRICE} a100", f"{PRICE} h100", printed),
+        refused(f"{PRICE} nothing", "--on: unknown profile 'nothing'"),
+    ),
+    ("study plan", "devices"): both(
+        differ(f"{PRICE} a100", f"{PRICE} a100 --devices 2", printed),
+        refused(f"{PLAN} --devices 2", "--devices: found 2, expected it with --on only"),
+    ),
 }
 
 

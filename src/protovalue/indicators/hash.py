@@ -61,8 +61,9 @@ class HashIndicator(Indicator):
         dtype = torch.float32 if largest <= 2**24 else torch.float64
         if largest > 2**53:
             raise UserError(f"observations: found {self.multipliers.shape[1]} pixels, too many for an exact hash")
-        products = obs.flatten(1).to(dtype) @ self.multipliers.to(dtype).T  # (N, m)
-        sums = (products.to(torch.int64) + self.offsets) % PRIME
+        where = "cpu" if obs.device.type == "mps" else obs.device  # Apple's has no float64
+        products = obs.flatten(1).to(where, dtype) @ self.multipliers.to(where, dtype).T  # (N, m)
+        sums = (products.to(torch.int64).to(obs.device) + self.offsets) % PRIME
         return (-(sums % self.num_values)).to(torch.float32)
 
 

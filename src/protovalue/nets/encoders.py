@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 from protovalue.errors import UserError
 from protovalue.nets.layers import Dense, ObservationShapeError, check_observation_shape, planes, renormalize
 from protovalue.options import resolve_options
-from protovalue.precision import Precision
+from protovalue.precision import Precision, rounded_convolutions
 from protovalue.registry import ENCODERS, name_of
 
 Readout = Literal["relu", "projection", "normalized relu", "normalized projection"]
@@ -76,6 +76,8 @@ class Encoder(nn.Module):
 
     def autocast(self) -> AbstractContextManager[object]:
         """Return the context in which this network, and what else belongs to it, computes."""
+        if self.precision == "tf32":
+            return rounded_convolutions()
         device = next(self.parameters()).device.type
         return torch.autocast(device, torch.bfloat16) if self.precision == "bfloat16" else nullcontext()
 

@@ -41,7 +41,7 @@ class TaskHeads(nn.Module):
         On the CPU the rows are grouped by action and each group meets only its action's weights: a share 1/A of the
         arithmetic of all actions. On a GPU, the sizes of the groups would have to be waited for: all are computed.
         """
-        if features.is_cuda:
+        if features.device.type != "cpu":
             return self._taken_of_all(features, action)
         order = action.argsort()
         sizes = torch.bincount(action, minlength=self.num_actions).tolist()

@@ -27,7 +27,7 @@ def effective_rank(features: Tensor) -> float:
 
 def feature_statistics(features: Tensor) -> dict[str, float]:
     """Return effective rank, share of units that are zero on all rows, mean norm and root mean square of (n, k)."""
-    x = features.to(torch.float32)
+    x = features.to("cpu", torch.float32)  # one wait for the device; and Apple's has no float64
     return {
         "effective_rank": effective_rank(x),
         "dead_units": float((x == 0).all(dim=0).to(torch.float32).mean()),

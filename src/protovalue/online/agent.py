@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.optim.adam import adam
 
+from protovalue.device import put
 from protovalue.losses import categorical_loss, categorical_target, q_loss, q_loss_slope, q_target
 from protovalue.nets.layers import glorot_uniform
 from protovalue.online.config import AgentConfig
@@ -152,7 +153,8 @@ class Agent(nn.Module):
         self, replay: Replay, slot: Index, n_step: int, gamma: float, weight: NDArray[np.float32] | None = None
     ) -> dict[str, Tensor]:
         """Update every seed on the transitions that start in its slots (S, B) of a replay; see `update`."""
-        return self.update(replay.batch(slot, n_step, gamma), None if weight is None else torch.from_numpy(weight))
+        found = None if weight is None else put(weight, self.theta.device)
+        return self.update(replay.batch(slot, n_step, gamma), found)
 
     def _values(self, outputs: Tensor) -> Tensor:
         if not self._categorical:
@@ -169,10 +171,7 @@ class Agent(nn.Module):
         Returns the losses and values Q(x, a) of the transitions (S, B), and the norms of the gradients (S,).
         """
         device = self.theta.device
-        action, reward, discount = (
-            torch.from_numpy(part).to(device) for part in (batch.action, batch.reward, batch.discount)
-        )
-        weight = None if weight is None else weight.to(device)
+        action, reward, discount = (put(part, device) for part in (batch.action, batch.reward, batch.discount))
         x, next_for_target, next_for_choice = self.features_of(batch)
         if self._categorical or self.rule.hidden:
             loss, value = self._loss(x, next_for_target, next_for_choice, action, reward, discount)

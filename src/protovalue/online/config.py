@@ -122,7 +122,7 @@ class AgentConfig(Settings):
     """Folder to map the replay to, in place of memory."""
     keep_replay: Annotated[bool, MACHINE] = False
     """Keep the replay when the run is done, so that it can go on with more --steps."""
-    device: Annotated[Literal["auto", "cpu", "cuda"], MACHINE] = "auto"
+    device: Annotated[Literal["auto", "cpu", "cuda", "mps"], MACHINE] = "auto"
     """Where to compute; auto takes CUDA where there is one."""
     threads: Annotated[int | None, THREADS, THREAD_COUNT] = None
     """CPU threads; by default as many as pay for the size of the network and its batch."""

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from protovalue.config import PRESET
 from protovalue.data.record import Recorder
-from protovalue.device import choose_device, choose_threads
+from protovalue.device import choose_device, choose_threads, put
 from protovalue.envs.base import Env
 from protovalue.envs.registry import frame_shape, import_module_of, make
 from protovalue.nets.cost import TRAINING, forward_flops
@@ -109,7 +109,7 @@ class Dqn(Agent):
 
     def encode(self, encoders: nn.ModuleList, obs: NDArray[Any]) -> Tensor:
         """Map observations (S, N, stack, *frame_shape) to features (S, N, k), with an encoder for each seed."""
-        frames = torch.from_numpy(np.ascontiguousarray(obs)).to(self.theta.device)
+        frames = put(np.ascontiguousarray(obs), self.theta.device)
         rows = [encoder(part) for encoder, part in zip(encoders, frames, strict=True)]
         features = torch.stack(rows) if len(rows) > 1 else rows[0].unsqueeze(0)  # no copy of a single one
         return features if self._factor == 1.0 else features * self._factor

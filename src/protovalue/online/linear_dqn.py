@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from protovalue.config import flag_words, whole
-from protovalue.device import choose_device, choose_threads
+from protovalue.device import choose_device, choose_threads, put
 from protovalue.encoder import FrozenEncoder, encoder_folder, lasting_name, load_encoder
 from protovalue.envs.base import Env
 from protovalue.envs.options import EnvOptions
@@ -77,7 +77,7 @@ class LinearDqn(Agent):
             found = self._encode(obs)
             found *= self._factor  # float32, as mul_ below
             return torch.from_numpy(found).view(self.num_seeds, -1, found.shape[1])
-        features: Tensor = self.encoder(torch.from_numpy(obs).to(self.theta.device)).mul_(self._factor)
+        features: Tensor = self.encoder(put(obs, self.theta.device)).mul_(self._factor)
         return features.view(self.num_seeds, -1, features.shape[1])
 
     def items(self, obs: NDArray[Any]) -> tuple[NDArray[Any], Tensor | None]:
@@ -101,7 +101,7 @@ class LinearDqn(Agent):
 
     def features_of(self, batch: ReplayBatch) -> tuple[Tensor, Tensor, Tensor | None]:
         """Return the stored features; frozen, so the same for the target network."""
-        x, next_x = (torch.from_numpy(part).to(self.theta.device).float() for part in (batch.obs, batch.next_obs))
+        x, next_x = (put(part, self.theta.device).float() for part in (batch.obs, batch.next_obs))
         return x, next_x, next_x if self.rule.double else None
 
 

@@ -67,10 +67,10 @@ class PretrainConfig(Settings):
     """Adam's epsilon; its betas are 0.9 and 0.999."""
     seed: Annotated[int, SEED, NOT_NEGATIVE] = 0
     """Seed of the encoder, of what the method draws and of the order of the data."""
-    device: Annotated[Literal["auto", "cpu", "cuda"], MACHINE] = "auto"
+    device: Annotated[Literal["auto", "cpu", "cuda", "mps"], MACHINE] = "auto"
     """Where to compute; auto takes CUDA where there is one."""
-    precision: Annotated[Literal["auto", "float32", "bfloat16"], RESULT, TRAINING] = "auto"
-    """Arithmetic of the network; auto is bfloat16 on CUDA and float32 on a CPU."""
+    precision: Annotated[Literal["auto", "float32", "tf32", "bfloat16"], RESULT, TRAINING] = "auto"
+    """Arithmetic of the network; auto is bfloat16 on CUDA and float32 elsewhere. Only CUDA has tf32 (docs/gpu.md)."""
     compile: Annotated[bool, RESULT, TRAINING] = False
     """Compile the network with torch.compile."""
     recompute_activations: Annotated[bool, MACHINE, TRAINING] = False

@@ -62,6 +62,8 @@ def pretrain(config: PretrainConfig, quiet: bool = False) -> Path:
     config = resolved(config, env_id, observation_shape[1:])
     ENCODERS.load(config.architecture)
     device = choose_device(config.device)
+    good = config.precision != "tf32" or device == "cuda"
+    require(good, "--precision", f"tf32 on {device}", "float32 or bfloat16: only CUDA has tf32")
     precision = choose_precision(config.precision, device)  # it decides the result: recorded in place of "auto"
     where = ", ".join(str(folder.path) for folder in data.folders) if data else env_id
     with _naming(where):

@@ -26,17 +26,25 @@ class TargetNetwork(nn.Module):
         self.copies.requires_grad_(False)
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
         self._followed = [parameter for module in sources.values() for parameter in module.parameters()]
+        self._count = 0  # the same as `steps`, here: to look there would be to wait for the device
+        after_loading: Any = self.register_load_state_dict_post_hook
+        after_loading(lambda module, _: module.recount())
 
     def __getitem__(self, name: str) -> Any:
         return self.copies[name]
+
+    def recount(self) -> None:
+        """Take over the steps of a checkpoint."""
+        self._count = int(self.steps)
 
     @torch.no_grad()
     def follow(self) -> None:
         """Move towards the sources."""
         self.steps += 1
+        self._count += 1
         own: list[Tensor] = list(self.copies.parameters())
         theirs: list[Tensor] = [parameter.detach() for parameter in self._followed]
         if self._ema is not None:
             torch._foreach_lerp_(own, theirs, 1.0 - self._ema)
-        elif self._every is not None and int(self.steps) % self._every == 0:
+        elif self._every is not None and self._count % self._every == 0:
             torch._foreach_copy_(own, theirs)

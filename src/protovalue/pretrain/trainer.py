@@ -1,6 +1,7 @@
 """The trainer that all methods share: optimiser steps, logs, checkpoints."""
 
 import time
+from contextlib import nullcontext
 from functools import cached_property
 from typing import Any
 
@@ -9,11 +10,11 @@ import torch
 from torch import Tensor
 
 from protovalue.data.sampler import Prefetcher
-from protovalue.device import with_threads
+from protovalue.device import pinning, with_threads
 from protovalue.errors import UserError
 from protovalue.interrupt import stop_on_interrupt
 from protovalue.nets.statistics import feature_statistics
-from protovalue.precision import choose_precision
+from protovalue.precision import choose_precision, rounded_convolutions
 from protovalue.pretrain.base import Method, Sample
 from protovalue.progress import ProgressBar
 from protovalue.runs import Checkpoint, Run, restoring
@@ -63,7 +64,8 @@ class Trainer:
             method.encoder.recompute_activations()
         budget = config.memory << 20
         method.data.load(budget // 2)
-        prefetch = Prefetcher(method.sample, range(self.taken, self.steps), method.sample_bytes(), budget // 2)
+        make = pinning(method.sample, self._device)
+        prefetch = Prefetcher(make, range(self.taken, self.steps), method.sample_bytes(), budget // 2)
         bar = ProgressBar(with_threads(f"pretrain {config.method}"), self.steps, "steps", self.taken, self._quiet)
         self._since = time.perf_counter()
         with prefetch as samples, bar, stop_on_interrupt() as stop:
@@ -92,7 +94,8 @@ class Trainer:
             )
         self._loss, self._noted = found
         self.optimizer.zero_grad(set_to_none=True)
-        self._loss.backward()
+        with rounded_convolutions() if self._precision == "tf32" else nullcontext():
+            self._loss.backward()
         self._loss = self._loss.detach()
         self._finite &= torch.isfinite(self._loss)
         self._good += self._finite

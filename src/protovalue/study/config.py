@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from tyro.conf import Positional
 
-from protovalue.config import COUNT, INPUT, MACHINE, NOT_NEGATIVE, PLACE, Only, Settings
+from protovalue.config import COUNT, INPUT, MACHINE, NOT_NEGATIVE, PLACE, Only, Settings, require
 
 RETRIES = 3
 
@@ -86,6 +86,7 @@ class StudyPlanConfig(Settings):
     Example: pvn study plan studies/minatar-main.toml --jobs 2
 
     Times come from finished stages of the study or from short runs on this machine, which are remembered.
+    With --on it says what the study takes on a device that is not here: docs/gpu.md.
     """
 
     file: Annotated[Positional[Path], INPUT]
@@ -98,3 +99,15 @@ class StudyPlanConfig(Settings):
     """Short runs for the rates that are not known yet (auto), for all of them (again), or none."""
     commands: Annotated[bool, MACHINE] = False
     """Also print the command of every stage."""
+    on: Annotated[str | None, MACHINE] = None
+    """Price it on other hardware, from shapes and not from times: a100, h100, cpu2, or a TOML file of yours."""
+    devices: Annotated[int | None, MACHINE, COUNT] = None
+    """How many such devices run stages at the same time (with --on) [1]."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.on is None:
+            require(self.devices is None, "--devices", self.devices, "it with --on only; here it is --jobs")
+        else:
+            require(self.jobs == 1, "--jobs", self.jobs, "--devices with --on")
+            require(self.measure == "auto", "--measure", self.measure, "it without --on only: nothing is measured")

@@ -15,6 +15,8 @@ from protovalue.study.lease import deciding, file_time
 from protovalue.study.measure import measurable, measure
 from protovalue.study.model import Study
 from protovalue.study.plan import Plan, Stage
+from protovalue.study.price import print_price
+from protovalue.study.profile import load_profile
 from protovalue.study.rates import Rates, StageTime, estimates, known_rates, remember
 from protovalue.study.schedule import makespan
 from protovalue.study.state import is_done
@@ -112,6 +114,9 @@ def study_plan(config: StudyPlanConfig) -> None:
     study, root, laid_out = open_study(config.file, config.out)
     _check_folder(root, laid_out)
     stages = laid_out.stages
+    if config.on is not None:
+        print_price(study, laid_out, root, load_profile(config.on), config.devices or 1, config.commands)
+        return
     _name_untimed([stage for stage in stages if is_done(stage, root)], histories(read_events(root)), root)
     rates = {} if config.measure == "again" else known_rates(stages, root)
     found = estimates(stages, rates, study.environments)

@@ -51,6 +51,9 @@ class Stage:
     units: float = 0.0
     before: Mapping[str, float] = field(default_factory=dict)
     """What it computes before it learns: units of work by their rates."""
+    env: str = ""
+    used: Settings | None = None
+    """Its settings, with the values of the preset; for what it will cost on a device that is not here."""
 
     def fields(self) -> dict[str, Any]:
         """Return what study.json says of it."""
@@ -201,7 +204,7 @@ class _Planner:
         folder = f"data/{game}-{kind}-{seed}-{mark}"
         config = IMPORTS[kind](source=sources, out=self.root / folder, **study.data.settings)
         command = ("pvn", "import", kind, *words(config, ("source",)))
-        self.add(Stage(folder, "import", folder, command, rate=f"import {kind}", units=1))
+        self.add(Stage(folder, "import", folder, command, rate=f"import {kind}", units=1, env=env, used=config))
         return _Data((self.root / folder,), folder, mark, folder)
 
     def random_data(self, env: str, seed: int) -> _Data:
@@ -214,7 +217,7 @@ class _Planner:
         command = ("pvn", "collect", *words(config, ("env",)))
         rate, expect = f"collect {_family(env)}", {"transitions": config.steps}
         # A continued collection begins new episodes: the same number of steps, but others.
-        self.add(Stage(folder, "collect", folder, command, (), expect, True, rate, config.steps))
+        self.add(Stage(folder, "collect", folder, command, (), expect, True, rate, config.steps, env=env, used=config))
         return _Data((self.root / folder,), folder, mark, folder)
 
     def dqn_data(self, env: str, seed: int) -> _Data:
@@ -256,7 +259,7 @@ class _Planner:
             config = replace(config, record=self.root / expect["data"], **own)
         command = ("pvn", "dqn", *words(config, (), ("env", "seeds")))
         rate = self.agent_rate(DQN, env, used.architecture, used.width, 1)
-        self.add(Stage(folder, DQN, folder, command, (), expect, False, rate, used.steps))
+        self.add(Stage(folder, DQN, folder, command, (), expect, False, rate, used.steps, env=env, used=used))
         return self.stages[folder]
 
     def pretrain_config(
@@ -290,7 +293,7 @@ class _Planner:
         needs = (data.stage,) if data.stage else ()
         units = steps * (used.batch_size)
         before = self.before(env, used, data)
-        stage = Stage(folder, "pretrain", folder, command, needs, {}, False, rate, units, before)
+        stage = Stage(folder, "pretrain", folder, command, needs, {}, False, rate, units, before, env, used)
         self.add(stage)
         return self.stages[stage.id], mark
 
@@ -360,7 +363,9 @@ class _Planner:
         rate = self.agent_rate("online", env, architecture, width, len(seeds))
         options = dict(variant.resolved)
         expect = {"steps": used.steps, "seeds": len(seeds), "address": own, "env_options": options}
-        stage = Stage(folder, "online", folder, command, (pretrain.id,), expect, False, rate, used.steps)
+        stage = Stage(
+            folder, "online", folder, command, (pretrain.id,), expect, False, rate, used.steps, env=env, used=used
+        )
         self.add(stage)
         return self.stages[stage.id]
 
@@ -411,8 +416,11 @@ class _Planner:
         units = config.episodes * run.expect["seeds"]
         command = ("pvn", "evaluate", *words(config, ("run",)))
         return self.add(
-            Stage(f"{kind}/{stem}-{mark}", kind, run.folder, command, (run.id,), expect, False, rate, units)
-        )
+            Stage(
+                f"{kind}/{stem}-{mark}", kind, run.folder, command, (run.id,), expect, False, rate, units,
+                env=run.env, used=config,
+            )
+        )  # fmt: skip
 
     def content(self, config: Settings, env: str, variant: Variant | None = None) -> dict[str, Any]:
         """Return the settings of a stage that its result depends on; an environment that is played with all options."""
