@@ -8,8 +8,10 @@ import pytest
 
 from protovalue.cli import main
 from protovalue.errors import UserError
+from protovalue.study import command as study_command
 from protovalue.study.file import load_study
 from protovalue.study.plan import plan
+from tests.options.world import InTurn
 from tests.study.helpers import evaluations, parse
 
 FILES = Path(__file__).parents[1] / "released" / "files"
@@ -38,7 +40,8 @@ width = 0.125
 """
 
 
-def test_such_a_study_runs_from_the_released_files_to_a_report(tmp_path: Path) -> None:
+def test_such_a_study_runs_from_the_released_files_to_agents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(study_command, "LocalProcesses", InTurn)
     with tarfile.open(FILES / "jax-constants.tar.xz") as archive:
         archive.extractall(tmp_path / "Pong" / "2", filter="data")
     (tmp_path / "study.toml").write_text(FILE.replace("SOURCE", str(tmp_path)))
