@@ -122,11 +122,11 @@ BAD: dict[str, tuple[Callable[[], bytes], str]] = {
         "found 99 bytes, expected 9,216",
     ),
     "huge constant": (
-        lambda: graph(constant("W", np.float32([1]), (1 << 40, 64)), drop=["W"]),
+        lambda: graph(constant("W", np.ones(1, np.float32), (1 << 40, 64)), drop=["W"]),
         "expected at most 268,435,456",
     ),
     "huge kernel": (
-        lambda: graph(constant("k1", np.float32([1]), (3, 3, 4, 1 << 21)), drop=["k1"]),
+        lambda: graph(constant("k1", np.ones(1, np.float32), (3, 3, 4, 1 << 21)), drop=["k1"]),
         "found a result of shape",
     ),
     "huge broadcast": (
@@ -151,9 +151,9 @@ BAD: dict[str, tuple[Callable[[], bytes], str]] = {
     ),
     "work": (
         lambda: graph(
-            constant("k1", np.float32([1]), (3, 3, 4, 200)),
-            constant("b1", np.float32([0]), (200,)),
-            constant("k2", np.float32([1]), (3, 3, 200, 9_000)),
+            constant("k1", np.ones(1, np.float32), (3, 3, 4, 200)),
+            constant("b1", np.zeros(1, np.float32), (200,)),
+            constant("k2", np.ones(1, np.float32), (3, 3, 200, 9_000)),
             drop=["k1", "b1", "k2"],
         ),
         "expected|found",
