@@ -96,6 +96,10 @@ BAD: dict[str, tuple[Callable[[], bytes], str]] = {
     ),
     "kernel": (lambda: model(impala(0.125, 20, kernel=5)[0], SIZES), r"kernel \(5, 5, 4, 4\) in the place of stacks"),
     "blocks": (lambda: model(impala(0.125, 20, blocks=1)[0], SIZES), "found pool .* expected a sum: an Impala-CNN"),
+    "shortcut": (
+        lambda: graph(node("sa5", "AddV2", ["a5", "pa1"]), drop=["sa5"]),
+        "found pool .* as the shortcut of stacks.0.blocks.1, expected what goes into the block",
+    ),
     "size": (lambda: model(impala(0.125, 20)[0], (-1, 28, 28, 4)), r"flat: Reshape: cannot reshape|flat: "),
     "stack": (lambda: model(impala(0.125, 20)[0], (-1, 20, 20, 3)), "expected as many channels in both"),
     "input": (lambda: model(impala(0.125, 20)[0], (20, 20)), r"found an input of shape \(20, 20\), expected"),
