@@ -228,6 +228,7 @@ def _own_method() -> None:
 GIVEN: dict[str, list[Callable[[], None]]] = {
     "README.md": [_clouds, _minari, _studies],
     "docs/data.md": [_clouds, _minari],
+    "docs/released-encoders.md": [_clouds],
     "docs/online.md": [_encoder],
     "docs/agents.md": [_encoder],
     "docs/sharing.md": [_encoder, _zoo],
@@ -332,8 +333,9 @@ def check_toml(block: Block) -> None:
     """Read a study file; a part of one is put into a small one."""
     text = block.text
     if "environments" not in text:
-        game = "atari/Pong" if "rl_unplugged" in text else "minatar/breakout"
-        text = f'environments = ["{game}"]\n{text}\n[methods.random]\n'
+        game = "atari/Pong" if "gs://" in text else "minatar/breakout"
+        method = "" if "[methods." in text else "[methods.random]\n"
+        text = f'environments = ["{game}"]\n{text}\n{method}'
     path = Path(f"from-line-{block.line}.toml")
     path.write_text(text)
     assert load_study(path).environments

@@ -96,6 +96,10 @@ BAD: dict[str, tuple[Callable[[], bytes], str]] = {
     ),
     "kernel": (lambda: model(impala(0.125, 20, kernel=5)[0], SIZES), r"kernel \(5, 5, 4, 4\) in the place of stacks"),
     "blocks": (lambda: model(impala(0.125, 20, blocks=1)[0], SIZES), "found pool .* expected a sum: an Impala-CNN"),
+    "shortcut": (
+        lambda: graph(node("sa5", "AddV2", ["a5", "pa1"]), drop=["sa5"]),
+        "found pool .* as the shortcut of stacks.0.blocks.1, expected what goes into the block",
+    ),
     "size": (lambda: model(impala(0.125, 20)[0], (-1, 28, 28, 4)), r"flat: Reshape: cannot reshape|flat: "),
     "stack": (lambda: model(impala(0.125, 20)[0], (-1, 20, 20, 3)), "expected as many channels in both"),
     "input": (lambda: model(impala(0.125, 20)[0], (20, 20)), r"found an input of shape \(20, 20\), expected"),
@@ -122,11 +126,11 @@ BAD: dict[str, tuple[Callable[[], bytes], str]] = {
         "found 99 bytes, expected 9,216",
     ),
     "huge constant": (
-        lambda: graph(constant("W", np.array([1], np.float32), (1 << 40, 64)), drop=["W"]),
+        lambda: graph(constant("W", np.ones(1, np.float32), (1 << 40, 64)), drop=["W"]),
         "expected at most 268,435,456",
     ),
     "huge kernel": (
-        lambda: graph(constant("k1", np.array([1], np.float32), (3, 3, 4, 1 << 21)), drop=["k1"]),
+        lambda: graph(constant("k1", np.ones(1, np.float32), (3, 3, 4, 1 << 21)), drop=["k1"]),
         "found a result of shape",
     ),
     "huge broadcast": (
@@ -151,9 +155,9 @@ BAD: dict[str, tuple[Callable[[], bytes], str]] = {
     ),
     "work": (
         lambda: graph(
-            constant("k1", np.array([1], np.float32), (3, 3, 4, 200)),
-            constant("b1", np.array([0], np.float32), (200,)),
-            constant("k2", np.array([1], np.float32), (3, 3, 200, 9_000)),
+            constant("k1", np.ones(1, np.float32), (3, 3, 4, 200)),
+            constant("b1", np.zeros(1, np.float32), (200,)),
+            constant("k2", np.ones(1, np.float32), (3, 3, 200, 9_000)),
             drop=["k1", "b1", "k2"],
         ),
         "expected|found",

@@ -112,6 +112,17 @@ def test_the_command_says_what_it_found_and_does_nothing_the_second_time(
     assert "--width: found an encoder of width 0.125" in capsys.readouterr().err
 
 
+def test_what_a_kill_left_is_written_again_and_other_files_are_left_alone(released: Path, tmp_path: Path) -> None:
+    (tmp_path / "killed").mkdir()
+    (tmp_path / "killed" / "model.safetensors").write_bytes(b"half")
+    assert imported(released / "tf-captured", tmp_path / "killed").num_features == 64
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "notes.txt").write_text("mine")
+    with pytest.raises(UserError, match="not empty and not an encoder"):
+        imported(released / "tf-captured", tmp_path / "other")
+    assert [path.name for path in (tmp_path / "other").iterdir()] == ["notes.txt"]
+
+
 def test_linear_agents_learn_on_an_imported_encoder(released: Path, tmp_path: Path) -> None:
     imported(released / "jax-constants", tmp_path / "pong-1")
     run = protovalue.train_online(

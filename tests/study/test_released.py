@@ -8,8 +8,11 @@ import pytest
 
 from protovalue.cli import main
 from protovalue.errors import UserError
+from protovalue.study import command as study_command
 from protovalue.study.file import load_study
+from protovalue.study.measure import LARGE, small_study
 from protovalue.study.plan import plan
+from tests.options.world import InTurn
 from tests.study.helpers import evaluations, parse
 
 FILES = Path(__file__).parents[1] / "released" / "files"
@@ -38,7 +41,8 @@ width = 0.125
 """
 
 
-def test_such_a_study_runs_from_the_released_files_to_a_report(tmp_path: Path) -> None:
+def test_such_a_study_runs_from_the_released_files_to_agents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(study_command, "LocalProcesses", InTurn)
     with tarfile.open(FILES / "jax-constants.tar.xz") as archive:
         archive.extractall(tmp_path / "Pong" / "2", filter="data")
     (tmp_path / "study.toml").write_text(FILE.replace("SOURCE", str(tmp_path)))
@@ -68,6 +72,16 @@ def test_the_study_of_the_papers_encoders_pretrains_nothing() -> None:
         (8, 3, None),
     }
     assert len({seed for cell in laid_out.cells[:3] for seed in cell.seeds}) == 9
+
+
+def test_agents_on_them_are_measured_on_encoders_as_they_were_drawn() -> None:
+    study = parse(FILE)
+    small = plan(small_study(study, "atari/Pong", LARGE), Path("root"))
+    assert [stage.kind for stage in small.stages] == ["collect", "pretrain", "online", "evaluate"]
+    (rate,) = [stage.rate for stage in small.stages if stage.kind == "online"]
+    (wanted,) = [stage.rate for stage in plan(study, Path("root")).stages if stage.kind == "online"]
+    assert rate == wanted.replace("x0.125", "x1")  # which is scaled by the networks' multiply-adds
+    assert "--architecture impala" in " ".join(small.stages[1].command)
 
 
 def test_released_encoders_stand_beside_methods_that_pretrain() -> None:

@@ -147,12 +147,16 @@ def facts_of(url: str) -> tuple[SourceFile, dict[str, Any]]:
 
 
 def exists(url: str) -> bool:
-    """Whether a URL names a file."""
+    """Whether a URL names a file that can be had; a public bucket may say of one that is missing that it is not."""
     filesystem, path = _filesystem(url)
     try:
         return bool(_retried(lambda: filesystem.info(path), url))
-    except (FileNotFoundError, NotADirectoryError):
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
         return False
+    except UserError as error:
+        if getattr(error.__cause__, "status", None) in (401, 403):
+            return False
+        raise
 
 
 def _filesystem(text: str) -> tuple[Any, str]:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protovalue import __version__
-from protovalue.encoder import CONFIG, LARGEST, FrozenEncoder, load_encoder, save_encoder
+from protovalue.encoder import CONFIG, LARGEST, MODEL, FrozenEncoder, load_encoder, save_encoder
 from protovalue.envs.atari import game_names
 from protovalue.envs.registry import import_module_of, make
 from protovalue.errors import UserError
@@ -61,16 +61,16 @@ def import_encoder(config: ImportEncoderConfig, quiet: bool = False) -> FrozenEn
     if (config.out / CONFIG).exists():
         return _imported_before(config.out, asked)
     check_place(config.out)
-    if config.out.exists() and any(config.out.iterdir()):
+    left = [path.name for path in config.out.iterdir()] if config.out.exists() else []
+    if any(name != MODEL and not name.startswith(".new-") for name in left):  # these a kill leaves while it is written
         raise UserError(f"{config.out}: not empty and not an encoder; choose another folder")
     made = not config.out.exists()
     folder = Folder(config.source, config.out.with_name(f"{config.out.name}.download"), quiet)
     try:
         encoder = _import(config, folder, env, asked)
-    except TransferError:  # what has arrived stays: the same command goes on
-        raise
-    except (UserError, OSError):
-        folder.forget()
+    except BaseException as error:
+        if isinstance(error, UserError) and not isinstance(error, TransferError):
+            folder.forget()  # else what has arrived stays: the same command goes on
         if made and not (config.out / CONFIG).exists():
             shutil.rmtree(config.out, ignore_errors=True)
         raise

@@ -74,7 +74,10 @@ class Folder:
     def has(self, name: str) -> bool:
         """Whether there is such a file."""
         url = f"{self.source}/{name}"
-        return Path(url).is_file() if not self.remote else exists(url)
+        if not self.remote:
+            return Path(url).is_file()
+        with _transferring():
+            return exists(url)
 
     def file(self, name: str) -> Mapped:
         """Return a file of it; one that is not there is a UserError."""
