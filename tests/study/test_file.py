@@ -13,6 +13,7 @@ from protovalue.study.data_table import fill
 from protovalue.study.file import load_study
 from protovalue.study.lines import Source
 from protovalue.study.model import Seeds
+from protovalue.study.plan import plan
 from tests.study.helpers import TINY, parse
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -64,6 +65,7 @@ def replaced(old: str, new: str) -> str:
         (replaced("pretraining = 2", "pretraining = [1, 1]"), 9, "expected each seed once"),
         (replaced("pretraining = 2", "pretrain = 2"), 9, "unknown key 'pretrain': did you mean 'pretraining'?"),
         (replaced("batch_size = 16", "batch_size = 'x'"), 14, "batch_size: found 'x', expected a whole number"),
+        (replaced("batch_size = 16", "width = 'x'"), 14, "width: found 'x', expected a number"),
         (replaced("batch_size = 16", "batch_size = true"), 14, "batch_size: found True, expected a whole number"),
         (replaced("batch_size = 16", "batchsize = 16"), 14, "unknown key 'batchsize': did you mean 'batch_size'?"),
         (replaced("batch_size = 16", "learning_rate = -1"), 14, "--learning-rate: found -1.0, expected more than 0"),
@@ -420,3 +422,11 @@ def test_only_newlines_end_a_line(inside: str) -> None:
 
 def test_lines_of_a_file_from_windows() -> None:
     assert Source("x", "a = 1\r\n[t]\r\nb = [\r\n 2,\r\n]\r\nc = 3\r\n").line(["t", "c"]) == 6
+
+
+def test_a_width_may_be_a_fraction_in_a_table() -> None:
+    """A setting that is a whole number or another: the first of its types does not decide alone."""
+    laid_out = plan(parse(replaced("batch_size = 16", "width = 0.5")), Path("runs"))
+    commands = [stage.command for stage in laid_out.stages if stage.kind == "pretrain"]
+    assert commands
+    assert all(command[command.index("--width") + 1] == "0.5" for command in commands)

@@ -87,7 +87,13 @@ def _convert(value: Any, hint: Any) -> Any:
     origin = get_origin(hint)
     if origin in (Union, types.UnionType):
         inner = [one for one in get_args(hint) if one is not type(None)]
-        return _convert(value, inner[0])
+        expected = []
+        for one in inner:
+            try:
+                return _convert(value, one)
+            except ValueError as error:
+                expected.append(str(error))
+        raise ValueError(expected[-1] if {int, float} <= set(inner) else " or ".join(dict.fromkeys(expected)))
     if origin is Literal:
         if value not in get_args(hint):
             raise ValueError(" or ".join(str(one) for one in get_args(hint)))
