@@ -1,4 +1,4 @@
-"""An agent in twenty lines of PyTorch, in the style of CleanRL: linear Q-learning on features."""
+"""An agent in thirty lines of PyTorch, in the style of CleanRL: linear Q-learning on features."""
 
 import argparse
 import json

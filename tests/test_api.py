@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -211,3 +212,13 @@ def test_the_trainer_below_is_quiet_too(tmp_path: Path, capfd: pytest.CaptureFix
         )
         loop.pretrain(config, quiet)
         assert ("pvn cache list" in capfd.readouterr().err) is not quiet
+
+
+def test_it_is_typed_and_a_wheel_has_everything_of_the_package() -> None:
+    """The mark of a typed package is in it, and nothing of it is left out when a wheel is built: not the zoo either."""
+    root = Path(__file__).parents[1]
+    assert (root / "src/protovalue/py.typed").is_file()
+    build = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["hatch"]["build"]
+    assert build == {"targets": {"wheel": {"packages": ["src/protovalue"]}}}
+    ignored = (root / ".gitignore").read_text().split()  # which a build leaves out
+    assert [line for line in ignored if not line.startswith((".", "/", "__", "*.egg"))] == []
