@@ -32,11 +32,16 @@ from protovalue.runs import Run
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     **{name: (name, {}) for name in method_names() if name != "random"},  # which has no steps
     "pvn --backup max": ("pvn", {"backup": "max"}),
+    "pvn --groups": ("pvn", {"groups": ("proportion=0.05", "proportion=0.9"), "scale_errors": "spread"}),
+    "pvn --inverse 1": ("pvn", {"inverse": 1.0}),
+    "contrastive --second-map own": ("contrastive", {"second_map": "own"}),
+    "rldp --ahead 0.9": ("rldp", {"ahead": 0.9}),
+    "tdjepa --second-map own": ("tdjepa", {"second_map": "own"}),
 }
 BASE = "bc"  # the cheapest
 SETTINGS: dict[str, dict[str, Any]] = {
-    "atari/Pong": {"encoder": "impala", "width": 1, "batch_size": 32, "threads": 1},
-    "minatar/breakout": {"encoder": "minatar", "width": 1, "batch_size": 256, "threads": 1},
+    "atari/Pong": {"architecture": "impala", "width": 1, "batch_size": 32, "threads": 1},
+    "minatar/breakout": {"architecture": "minatar", "width": 1, "batch_size": 256, "threads": 1},
 }
 
 

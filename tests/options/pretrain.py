@@ -256,6 +256,7 @@ def _pvn() -> dict[str, Check]:
         "indicator": more("pvn", hashed),
         "indicator_options": both(
             more("pvn", "--indicator-options other=true", "--indicator {pixels}"),
+            more("pvn", "--indicator-options size=2 windows=2", "--indicator patches"),
             refused(f"{base('pvn')} --indicator-options hidden=false", "--indicator-options: found"),
         ),
         "proportion": both(more("pvn", "--proportion 0.3"), more("pvn", "--proportion 0.3", hashed)),

@@ -30,7 +30,7 @@ from protovalue.indicators.precompute import load_indicator
 from protovalue.pretrain import loop, trainer
 from protovalue.pretrain.config import PretrainConfig
 from protovalue.pretrain.loop import pretrain
-from protovalue.pretrain.method_configs import PvnConfig, RandomConfig, RewardConfig
+from protovalue.pretrain.method_configs import CONFIGS, PvnConfig, RandomConfig, RewardConfig
 from protovalue.pretrain.methods import method_class, method_names
 from protovalue.pretrain.pvn import ProtoValueNetwork
 from protovalue.pretrain.trainer import Trainer
@@ -512,7 +512,7 @@ def test_observations_that_no_encoder_takes_are_named_with_their_data_set(
 
 
 def test_every_method_has_a_help_text_with_an_example(capsys: pytest.CaptureFixture[str]) -> None:
-    assert set(method_names()) == {"bc", "cumulants", "laplacian", "pvn", "random", "reward", "spr"}
+    assert set(method_names()) == set(CONFIGS)
     for name in method_names():
         assert issubclass(method_class(name).Config, PretrainConfig)
         with pytest.raises(SystemExit):

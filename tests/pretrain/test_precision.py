@@ -18,11 +18,14 @@ from protovalue.pretrain.config import PretrainConfig
 from protovalue.pretrain.loop import pretrain, probe_of
 from protovalue.pretrain.method_configs import (
     BcConfig,
+    ContrastiveConfig,
     CumulantsConfig,
     LaplacianConfig,
     PvnConfig,
     RewardConfig,
+    RldpConfig,
     SprConfig,
+    TdJepaConfig,
 )
 from protovalue.pretrain.methods import method_names
 from protovalue.runs import read_metrics, read_run
@@ -39,6 +42,9 @@ CONFIGS: dict[str, tuple[type[PretrainConfig], dict[str, Any]]] = {
     "bc": (BcConfig, {}),
     "laplacian": (LaplacianConfig, {"dimensions": 3}),
     "spr": (SprConfig, {"channels": 4, "horizon": 2}),
+    "contrastive": (ContrastiveConfig, {"dimensions": 3, **LONG}),
+    "rldp": (RldpConfig, {"dimensions": 3, "horizon": 2, "hidden": 0}),
+    "tdjepa": (TdJepaConfig, {"dimensions": 3, **LONG}),
 }
 
 
@@ -116,7 +122,43 @@ def spr(method: Any, sample: Any, own: Any, behind: Any) -> Any:
     return (2 - 2 * cosine)[valid].mean()
 
 
-ORACLES = {"pvn": task_values, "cumulants": task_values, "reward": reward, "bc": bc, "laplacian": laplacian, "spr": spr}
+def orthonormality(f: Any) -> Any:
+    pairs = [(f[i] @ f[j]) ** 2 for i in range(16) for j in range(16) if i != j]
+    return np.mean(pairs) / 2 - (f**2).sum(axis=1).mean() + f.shape[1] / 2
+
+
+def contrastive(method: Any, sample: Any, own: Any, behind: Any) -> Any:
+    (x,), (following, y), apart = own, behind, ~np.eye(16, dtype=bool)
+    measure = values(method.forward_heads, x)[np.arange(16), :, sample["action"].numpy()]
+    backward = linear(method.backward_map.head, x)
+    measure = measure @ backward.T
+    after = values(method.target["heads"], following).mean(axis=2) @ linear(method.target["map"].head, y).T
+    error = measure - 0.999 * ~sample["terminal"].numpy()[:, None] * after
+    return (error**2)[apart].mean() / 2 - measure.diagonal().mean() + orthonormality(backward)
+
+
+def rldp(method: Any, sample: Any, own: Any, behind: Any) -> Any:
+    u = first = linear(method.state_map, own[0])
+    errors = []
+    for h, seen in enumerate(behind):
+        u = values(method.model, u)[np.arange(16), :, sample["action"][:, h].numpy()]
+        errors.append(((u - linear(method.target["state_map"], seen)) ** 2).sum(axis=1))
+    return np.stack(errors, 1)[sample["valid"].numpy()].mean() + orthonormality(first)
+
+
+def tdjepa(method: Any, sample: Any, own: Any, behind: Any) -> Any:
+    (x,), (following,), target = own, behind, method.target
+    state, task = linear(method.state_map, x), linear(method.task_map.head, x)
+    after = values(target["heads"], linear(target["state_map"], following)).mean(axis=2)
+    expected = linear(target["task_map"].head, following) + 0.999 * ~sample["terminal"].numpy()[:, None] * after
+    error = values(method.heads, state)[np.arange(16), :, sample["action"].numpy()] - expected
+    return (error**2).sum(axis=1).mean() + orthonormality(state) + orthonormality(task)
+
+
+ORACLES = {
+    "pvn": task_values, "cumulants": task_values, "reward": reward, "bc": bc, "laplacian": laplacian, "spr": spr,
+    "contrastive": contrastive, "rldp": rldp, "tdjepa": tdjepa,
+}  # fmt: skip
 
 
 def test_every_method_is_here() -> None:

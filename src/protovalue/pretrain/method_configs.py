@@ -96,9 +96,9 @@ class PvnConfig(TaskConfig):
     tasks: Annotated[int, RESULT, NOT_NEGATIVE] = PRESET
     """Number of auxiliary tasks m; 0 leaves the encoder as initialised."""
     indicator: Annotated[str, RESULT] = "rni"
-    """What defines the sets: rni (random networks), hash, or a Python file of yours."""
+    """What defines the sets: rni (random networks), hash, patches (small windows), or a Python file of yours."""
     indicator_options: Annotated[OwnOptions, RESULT] = None
-    """Options of an indicator of your own, such as latest_only=true (docs/adding-an-indicator.md)."""
+    """Options of patches (size=3, windows=2), or of an indicator of your own (docs/adding-an-indicator.md)."""
     proportion: Annotated[float | None, RESULT, INNER_SHARE] = PRESET
     """Share p of states that each set holds."""
     groups: Annotated[tuple[str, ...], RESULT, LATER] = ()
@@ -149,7 +149,10 @@ class PvnConfig(TaskConfig):
         rni, needs = "rni" in self._indicators(), "it only with --indicator rni"
         return {
             **super().dependent(),
-            "indicator_options": Only(is_file(self.indicator), "it only with an indicator of your own"),
+            "indicator_options": Only(
+                is_file(self.indicator) or self.indicator == "patches",
+                "it only with patches or an indicator of your own",
+            ),
             "burn_in": Only(self.threshold == "sgd", "it only with --threshold sgd"),
             "normalize": Only(rni, needs, "no"),
             **{name: Only(rni, needs) for name in ("tasks_per_module", "rni_network", "rni_output")},

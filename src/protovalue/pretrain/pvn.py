@@ -124,7 +124,7 @@ class _Sets:
         kind = config.of_group(group, "indicator")
         applying: dict[str, Any] = {
             "burn_in": config.burn_in,
-            "options": config.indicator_options,
+            "options": config.indicator_options if kind == config.indicator else None,
             **({"tasks_per_module": config.tasks_per_module} if kind == "rni" else {}),
             **({"network": config.rni_network, "output": config.rni_output} if kind == "rni" else {}),
         }
