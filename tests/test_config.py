@@ -21,7 +21,7 @@ from protovalue.presets import resolved
 from protovalue.pretrain.config import PretrainConfig
 from protovalue.pretrain.method_configs import PvnConfig
 from protovalue.report.config import ReportConfig
-from protovalue.study.config import StudyPlanConfig, StudyRunConfig
+from protovalue.study.config import StudyPlanConfig, StudyRunConfig, StudyStopConfig
 from protovalue.tabular.config import TabularConfig
 
 OUT = Path("x")
@@ -145,7 +145,11 @@ def test_what_a_setting_is_that_nobody_gives() -> None:
         TabularConfig: {
             "map": None, "size": None, "walls": None, "gamma": 0.95, "dimensions": 4, "proportion": 0.1, "seed": 0,
         },
-        StudyRunConfig: {"out": None, "jobs": 1},
+        StudyRunConfig: {
+            "out": None, "jobs": None, "engine": "local", "ray_address": None, "partition": None, "account": None,
+            "slurm": (), "retries": 3,
+        },
+        StudyStopConfig: {"out": None},
         StudyPlanConfig: {"out": None, "jobs": 1, "measure": "auto", "commands": False},
         ReportConfig: {
             "out": Path("report"), "paper": False, "features": "all", "mds": "classical", "draws": 2_000,

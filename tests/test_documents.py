@@ -294,7 +294,8 @@ def check_toml(block: Block) -> None:
     text = block.text
     if "environments" not in text:
         game = "atari/Pong" if "rl_unplugged" in text else "minatar/breakout"
-        text = f'environments = ["{game}"]\n{text}\n[methods.random]\n'
+        data = "" if "[data]" in text else "[data]\nsteps = 40\n"
+        text = f'environments = ["{game}"]\n{text}\n{data}[methods.random]\n'
     path = Path(f"from-line-{block.line}.toml")
     path.write_text(text)
     assert load_study(path).environments
@@ -350,7 +351,7 @@ def test_what_is_said_about_installing_is_there() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     sources = [path.read_text() for path in (ROOT / "src").rglob("*.py")]
     named = {name for text in [*map(text_of, DOCUMENTS), *sources] for name in re.findall(r"'\.\[([\w-]+)\]'", text)}
-    assert named == {"gcs", "array-record", "dev"} == set(project["optional-dependencies"])
+    assert named == {"gcs", "array-record", "dev", "ray", "slurm"} == set(project["optional-dependencies"])
     (pinned,) = re.findall("^torch==.*$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
     assert f"pip install {pinned} " in text_of("README.md")
     assert (ROOT / "studies" / "demo.toml").is_file()
