@@ -100,6 +100,9 @@ def test_the_range_of_a_setting(config: type[Any], name: str, good: list[Any], b
         (ReportConfig, {"runs": (), "paper": True, "features": "first"}, "--features"),
         (ReportConfig, {"runs": (), "paper": True, "draws": 100}, "--draws"),
         (ReportConfig, {"runs": (), "paper": True, "out": OUT}, "--out"),
+        (StudyRunConfig, {"partition": "gpu"}, "--partition"),
+        (StudyRunConfig, {"engine": "ray", "slurm": ("qos=a",)}, "--slurm"),
+        (StudyRunConfig, {"engine": "slurm", "ray_address": "a:1"}, "--ray-address"),
     ],
 )
 def test_settings_that_do_not_go_together(config: type[Any], given: dict[str, Any], named: str) -> None:
@@ -157,7 +160,13 @@ def test_what_a_setting_is_that_nobody_gives() -> None:
         BenchConfig: {"quick": False},
         DemoConfig: {"out": Path("demo")},
     }  # fmt: skip
-    needed = {**NEEDED, DataInfoConfig: {"paths": (OUT,)}, BenchConfig: {"name": "data"}, DemoConfig: {}}
+    needed = {
+        **NEEDED,
+        DataInfoConfig: {"paths": (OUT,)},
+        BenchConfig: {"name": "data"},
+        DemoConfig: {},
+        StudyStopConfig: {"study": OUT},
+    }
     for config, values in expected.items():
         made = config(**needed[config])
         assert {name: getattr(made, name) for name in values} == values
