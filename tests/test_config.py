@@ -22,7 +22,7 @@ from protovalue.pretrain.config import PretrainConfig
 from protovalue.pretrain.method_configs import PvnConfig
 from protovalue.released.config import ImportEncoderConfig
 from protovalue.report.config import ReportConfig
-from protovalue.study.config import StudyPlanConfig, StudyRunConfig
+from protovalue.study.config import StudyPlanConfig, StudyRunConfig, StudyStopConfig
 from protovalue.tabular.config import TabularConfig
 
 OUT = Path("x")
@@ -104,6 +104,9 @@ def test_the_range_of_a_setting(config: type[Any], name: str, good: list[Any], b
         (ReportConfig, {"runs": (), "paper": True, "features": "first"}, "--features"),
         (ReportConfig, {"runs": (), "paper": True, "draws": 100}, "--draws"),
         (ReportConfig, {"runs": (), "paper": True, "out": OUT}, "--out"),
+        (StudyRunConfig, {"partition": "gpu"}, "--partition"),
+        (StudyRunConfig, {"engine": "ray", "slurm": ("qos=a",)}, "--slurm"),
+        (StudyRunConfig, {"engine": "slurm", "ray_address": "a:1"}, "--ray-address"),
     ],
 )
 def test_settings_that_do_not_go_together(config: type[Any], given: dict[str, Any], named: str) -> None:
@@ -150,7 +153,11 @@ def test_what_a_setting_is_that_nobody_gives() -> None:
         TabularConfig: {
             "map": None, "size": None, "walls": None, "gamma": 0.95, "dimensions": 4, "proportion": 0.1, "seed": 0,
         },
-        StudyRunConfig: {"out": None, "jobs": 1},
+        StudyRunConfig: {
+            "out": None, "jobs": None, "engine": "local", "ray_address": None, "partition": None, "account": None,
+            "slurm": (), "retries": 3,
+        },
+        StudyStopConfig: {"out": None},
         StudyPlanConfig: {"out": None, "jobs": 1, "measure": "auto", "commands": False},
         ReportConfig: {
             "out": Path("report"), "paper": False, "features": "all", "mds": "classical", "draws": 2_000,
@@ -158,7 +165,13 @@ def test_what_a_setting_is_that_nobody_gives() -> None:
         BenchConfig: {"quick": False},
         DemoConfig: {"out": Path("demo")},
     }  # fmt: skip
-    needed = {**NEEDED, DataInfoConfig: {"paths": (OUT,)}, BenchConfig: {"name": "data"}, DemoConfig: {}}
+    needed = {
+        **NEEDED,
+        DataInfoConfig: {"paths": (OUT,)},
+        BenchConfig: {"name": "data"},
+        DemoConfig: {},
+        StudyStopConfig: {"study": OUT},
+    }
     for config, values in expected.items():
         made = config(**needed[config])
         assert {name: getattr(made, name) for name in values} == values

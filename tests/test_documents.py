@@ -334,8 +334,9 @@ def check_toml(block: Block) -> None:
     text = block.text
     if "environments" not in text:
         game = "atari/Pong" if "gs://" in text else "minatar/breakout"
+        data = "" if "[data]" in text else "[data]\nsteps = 40\n"
         method = "" if "[methods." in text else "[methods.random]\n"
-        text = f'environments = ["{game}"]\n{text}\n{method}'
+        text = f'environments = ["{game}"]\n{text}\n{data}{method}'
     path = Path(f"from-line-{block.line}.toml")
     path.write_text(text)
     assert load_study(path).environments

@@ -12,6 +12,7 @@ from protovalue.files import write_json
 from protovalue.registry import ENCODERS
 from protovalue.report import figures as report_figures
 from protovalue.study import command, overview
+from protovalue.study.schedule import run_stages
 from protovalue.tabular import command as tabular_command
 from protovalue.tabular import experiments
 from tests.options.world import Check, InTurn, Ran, World, both, differ, made, places, printed, refused
@@ -135,7 +136,7 @@ def _retries(world: World) -> None:
         given.append(words[-1])
         return original(*words)
 
-    original = command.run_stages
+    original = run_stages
     world.patch.setattr(command, "cluster", lambda *_: Once())
     world.patch.setattr(command, "run_stages", spied)
     for text, expected in (("", 3), ("--retries 7", 7)):

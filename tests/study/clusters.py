@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -65,9 +66,12 @@ def ray_nodes(cpus: tuple[int, ...], memory: int = 1 << 33) -> Iterator[RayNodes
             )
             size = [f"--num-cpus={count}", f"--memory={memory}", "--object-store-memory=80000000"]
             words = [ray, "start", "--block", "--disable-usage-stats", "--node-ip-address=127.0.0.1", *where, *size]
-            process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=quiet)
+            said = Path(place) / f"node-{number}"
+            with said.open("w") as file:
+                process = subprocess.Popen(words, stdout=file, stderr=file, env=quiet)
             cluster.nodes.append(process)
-            wait_until(lambda: answers(port), lambda process=process: process.poll() is None)  # type: ignore[misc]
+            started = partial(_says, said, "Ray runtime started")
+            wait_until(started, lambda process=process: process.poll() is None)  # type: ignore[misc]
         yield cluster
     finally:
         for process in reversed(cluster.nodes):
@@ -75,10 +79,8 @@ def ray_nodes(cpus: tuple[int, ...], memory: int = 1 << 33) -> Iterator[RayNodes
         shutil.rmtree(place, ignore_errors=True)
 
 
-def answers(port: int) -> bool:
-    """Whether something listens on a port."""
-    with socket.socket() as one:
-        return one.connect_ex(("127.0.0.1", port)) == 0
+def _says(file: Path, text: str) -> bool:
+    return text in file.read_text()
 
 
 def end_tree(process: subprocess.Popen[bytes]) -> None:

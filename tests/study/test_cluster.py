@@ -100,9 +100,9 @@ def test_a_job_ends_by_its_own_words(tmp_path: Path) -> None:
     _, order, _ = engine.launched[0]
     assert order.words == ("collect", "x")
     assert (order.root, order.log, order.place) == (tmp_path, tmp_path / "logs/a-b.log", Path.cwd())
-    assert read_record(tmp_path, "a/b") == Record(
-        "a/b", order.attempt, "slurm", "1", pytest.approx(time.time(), abs=60)
-    )
+    record = read_record(tmp_path, "a/b")
+    assert record is not None
+    assert replace(record, submitted=0.0) == Record("a/b", order.attempt, "slurm", "1", 0.0)
     assert engine.poll(0) == []
     began(tmp_path)
     assert engine.poll(0) == []

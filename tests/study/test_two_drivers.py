@@ -93,25 +93,25 @@ def test_between_machines_the_lease_refuses_while_there_are_signs_of_life(
 
 def test_of_two_that_take_over_at_the_same_moment_one_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Elsewhere(monkeypatch, "a")
-    link, taken = os.link, []
+    link, looked, taken = os.link, list[bool](), list[Lease]()
 
     def slowly(source: Path, target: Path) -> None:
-        if not taken:
-            taken.append(True)
+        if not looked:
+            looked.append(True)
             taken.append(Lease(tmp_path))  # the other one comes between our look and our link
         link(source, target)
 
     monkeypatch.setattr(os, "link", slowly)
     with pytest.raises(UserError, match="in use by another process, which began at the same moment"):
         Lease(tmp_path)
-    taken[1].check()
-    assert lease.latest(tmp_path) == (1, taken[1]._me)
-    taken[1].__exit__(None, None, None)
+    taken[0].check()
+    assert lease.latest(tmp_path) == (1, taken[0]._me)
+    taken[0].__exit__(None, None, None)
 
 
 def test_one_that_looked_long_ago_does_not_get_an_old_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Elsewhere(monkeypatch, "a")
-    link, slept = os.link, []
+    link, slept = os.link, list[bool]()
 
     def slowly(source: Path, target: Path) -> None:
         if not slept:

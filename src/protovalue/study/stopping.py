@@ -1,11 +1,12 @@
 """`pvn study stop`: from any machine that sees the folder, whether or not the study's process is alive."""
 
+import os
 import time
 from dataclasses import replace
 from pathlib import Path
 
 from protovalue.errors import UserError
-from protovalue.files import read_json
+from protovalue.files import open_file, read_json
 from protovalue.progress import say
 from protovalue.schema import checked
 from protovalue.study.command import open_study
@@ -23,7 +24,7 @@ def study_stop(config: StudyStopConfig) -> None:
     root = _folder(config)
     holder = deciding(root)
     if holder is not None:
-        (root / JOBS / STOP).touch()
+        os.close(open_file(root / JOBS / STOP, os.O_WRONLY | os.O_CREAT))
         say(f"{root}: asked process {holder.pid} on {holder.host}; its stages write a checkpoint and end")
         while deciding(root) == holder:
             time.sleep(LOOK)

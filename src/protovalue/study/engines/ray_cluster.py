@@ -62,6 +62,8 @@ class RayCluster(Cluster):
         """Connect; an address that does not answer is a UserError."""
         self._address = address or os.environ.get("RAY_ADDRESS") or "auto"
         self._ray = _connected(self._address)
+        heads = [node["NodeID"] for node in self._ray.nodes() if "node:__internal_head__" in node["Resources"]]
+        self._id = heads[0][:12] if heads else ""
         self._actors: dict[str, Any] = {}
         self._waits: dict[str, Any] = {}
         try:
@@ -87,7 +89,8 @@ class RayCluster(Cluster):
         environment = {name: value for name, value in os.environ.items() if name.startswith(PASSED_ON)}
         options: dict[str, Any] = {"num_gpus": ask.gpus} if ask.gpus else {}
         with _quiet():
-            self._actors[title] = (
+            handle = f"{title}@{self._id}"
+            self._actors[handle] = (
                 self._ray.remote(StageProcess)
                 .options(
                     name=title,
@@ -101,11 +104,12 @@ class RayCluster(Cluster):
                 )
                 .remote(words, str(order.place), environment, ask.seconds if ask.given else None)
             )
-        return title
+        return handle
 
     def find(self, title: str) -> str | None:
-        """Return the name again if there is such an actor."""
-        return title if self._actor(title) is not None else None
+        """Return the name with the cluster's if there is such an actor."""
+        handle = f"{title}@{self._id}"
+        return handle if self._actor(handle) is not None else None
 
     def states(self, handles: Sequence[str]) -> Mapping[str, Gone | None] | None:
         """Return which actors are over."""
@@ -115,6 +119,8 @@ class RayCluster(Cluster):
             if handle not in self._waits:
                 actor = self._actor(handle)
                 if actor is None:
+                    if handle.endswith(f"@{self._id}"):  # of another cluster only its signs of life can tell
+                        states[handle] = Gone("it is gone: its node died, or it was killed")
                     continue
                 self._waits[handle] = actor.wait.remote()
             states[handle] = self._state(handle)
@@ -134,13 +140,13 @@ class RayCluster(Cluster):
             node = next((line.strip() for line in str(error).splitlines() if "node" in line and "died" in line), text)
             return Gone(f"it is gone: {node}")
 
-    def _actor(self, title: str) -> Any:
-        if title not in self._actors:
+    def _actor(self, handle: str) -> Any:
+        if handle not in self._actors:
             try:
-                self._actors[title] = self._ray.get_actor(title, namespace=NAMESPACE)
+                self._actors[handle] = self._ray.get_actor(handle.partition("@")[0], namespace=NAMESPACE)
             except ValueError:
                 return None
-        return self._actors[title]
+        return self._actors[handle]
 
     def _name_waiting(self) -> None:
         """Name stages that wait for a node that is not there any more."""
