@@ -16,7 +16,7 @@ ORDER = [
     "errors", "schema", "randomness", "user_code", "options", "own_options", "registry", "files", "interrupt",
     "processes", "compiling", "progress", "precision", "device", "config", "presets", "flags", "cli", "envs", "data",
     "losses", "runs", "nets", "caches", "indicators", "encoder", "feature_env", "pretrain", "online", "collecting",
-    "evaluate", "tabular", "study", "report", "api", "listing", "demo", "bench",
+    "evaluate", "tabular", "study", "report", "api", "listing", "demo", "bench", "check",
 ]  # fmt: skip
 ROOT = Path(protovalue.__file__).parent
 
