@@ -89,6 +89,10 @@ INSTEAD = {
 }
 ONCE = ("study", "report", "tabular")  # run in the first document that has them
 ELSEWHERE = {
+    "pvn check --device cuda": "tests/test_check.py::test_a_device_that_is_wrong_is_named",
+    "pvn study plan studies/paper-main.toml --on a100 --devices 64": (
+        "tests/study/test_price.py::test_the_paper_s_study_on_one_game"
+    ),
     "pvn tabular four-rooms --out four-rooms": "tests/tabular/test_command.py::test_numbers_on_the_page",
     "pvn tabular --map maze.txt --out maze": "tests/tabular/test_command.py::test_page",
     "docs/adding-a-method.md": "tests/pretrain/test_adding_a_method.py::test_the_example_learns_and_resumes",
@@ -427,6 +431,7 @@ COMPLETE = {
     "study plan": "x",
     "report": "x",
     "bench": "x",
+    "check": "",
     "demo": "",
     "cache list": "",
     "cache clear": "",
