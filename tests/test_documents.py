@@ -43,6 +43,7 @@ from protovalue.pretrain.methods import method_class, method_names
 from protovalue.registry import REGISTRIES
 from protovalue.study import command as study_command
 from protovalue.study.file import load_study
+from protovalue.study.profile import load_profile
 from tests.data.published import Ring, atari_episode, write_atari, write_rlu
 from tests.data.test_import_minari import name_environment, write_minari
 from tests.documents import DOCUMENTS, ROOT, Block, blocks, commands, inline, sentences, text_of
@@ -286,8 +287,12 @@ def run_python(block: Block, names: dict[str, Any]) -> None:
 
 
 def check_toml(block: Block) -> None:
-    """Read a study file; a part of one is put into a small one."""
+    """Read a study file, or the profile of a device; a part of a study file is put into a small one."""
     text = block.text
+    if "peak_tflops" in text:
+        Path("profile.toml").write_text(text)
+        assert load_profile("profile.toml").name
+        return
     if "environments" not in text:
         game = "atari/Pong" if "rl_unplugged" in text else "minatar/breakout"
         text = f'environments = ["{game}"]\n{text}\n[methods.random]\n'
