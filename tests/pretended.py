@@ -150,8 +150,6 @@ class _Operations(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs, device = kwargs or {}, self.device
         tensors = [one for one in tree_leaves((args, kwargs)) if isinstance(one, Tensor)]
-        if not tensors and torch._C._current_graph_task_id() != -1:  # memory that a backward pass asks for
-            return tree_map(lambda one: device.take(one) if isinstance(one, Tensor) else one, func(*args, **kwargs))
         if not any(device.has(one) for one in tensors):
             return func(*args, **kwargs)
         if func in (aten._local_scalar_dense.default, aten.equal.default):

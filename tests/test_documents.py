@@ -46,6 +46,7 @@ from protovalue.pretrain.methods import method_class, method_names
 from protovalue.registry import REGISTRIES
 from protovalue.study import command as study_command
 from protovalue.study.file import load_study
+from protovalue.study.profile import load_profile
 from protovalue.zoo.index import sums, write_index
 from tests.data.published import Ring, atari_episode, write_atari, write_rlu
 from tests.data.test_import_minari import name_environment, write_minari
@@ -103,6 +104,10 @@ INSTEAD = {
 }
 ONCE = ("study", "report", "tabular")  # run in the first document that has them
 ELSEWHERE = {
+    "pvn check --device cuda": "tests/test_check.py::test_a_device_that_is_wrong_is_named",
+    "pvn study plan studies/paper-main.toml --on a100 --devices 64": (
+        "tests/study/test_price.py::test_the_paper_s_study_on_one_game"
+    ),
     "pvn tabular four-rooms --out four-rooms": "tests/tabular/test_command.py::test_numbers_on_the_page",
     "pvn tabular --map maze.txt --out maze": "tests/tabular/test_command.py::test_page",
     "pvn claims report --out claims.md": "tests/report/test_claims_page.py::test_one_page_of_several_studies",
@@ -330,8 +335,12 @@ def run_python(block: Block, names: dict[str, Any]) -> None:
 
 
 def check_toml(block: Block) -> None:
-    """Read a study file; a part of one is put into a small one."""
+    """Read a study file, or the profile of a device; a part of a study file is put into a small one."""
     text = block.text
+    if "peak_tflops" in text:
+        Path("profile.toml").write_text(text)
+        assert load_profile("profile.toml").name
+        return
     if "environments" not in text:
         game = "atari/Pong" if "gs://" in text else "minatar/breakout"
         data = "" if "[data]" in text else "[data]\nsteps = 40\n"
@@ -515,6 +524,7 @@ COMPLETE = {
     "report": "x",
     "claims": "x",
     "bench": "x",
+    "check": "",
     "demo": "",
     "cache list": "",
     "cache clear": "",

@@ -173,6 +173,11 @@ COMMANDS = {
         "protovalue.listing:list_command",
         "List environments, encoders, methods and indicators.",
     ),
+    "check": Command(
+        "protovalue.check.config:CheckConfig",
+        "protovalue.check.command:check_command",
+        "Compare a device with the CPU: every method, indicators, agents.",
+    ),
     "bench": Command(
         "protovalue.bench:BenchConfig", "protovalue.bench:bench", "Run one of the benchmarks and print its table."
     ),

@@ -7,6 +7,7 @@ from typing import Any
 from unittest.mock import MagicMock
 
 import protovalue
+from protovalue.check import command as check
 from protovalue.demo import command as demo
 from protovalue.files import write_json
 from protovalue.registry import ENCODERS
@@ -452,6 +453,20 @@ def _cache(world: World) -> None:
     refused(f"cache clear --cache {cache} aaaa", "NAMES: found 'aaaa', which 0 entries")(world)
 
 
+def _check_steps(world: World) -> None:
+    """The number goes to every comparison; tests/test_check.py has what they do."""
+    asked: list[int] = []
+
+    def compared(device: str, threads: int, steps: int) -> list[Any]:
+        asked.append(steps)
+        return []
+
+    world.patch.setattr(check, "compared", compared)
+    world.good("check --device cpu")
+    world.good("check --device cpu --steps 7")
+    assert asked == [3, 7]
+
+
 CHECKS: dict[tuple[str, str], Check] = {
     **STUDIES,
     **REPORTS,
@@ -462,6 +477,8 @@ CHECKS: dict[tuple[str, str], Check] = {
     ("cache list", "cache"): _cache,
     ("cache clear", "cache"): _cache,
     ("cache clear", "names"): _cache,
+    ("check", "device"): refused("check --device cuda", "--device: found cuda, expected cpu"),
+    ("check", "steps"): _check_steps,
     ("bench", "name"): _bench,
     ("bench", "quick"): _bench,
     ("demo", "out"): _demo,

@@ -1,0 +1,1 @@
+"""`pvn check`: whether a device computes what the CPU does."""
