@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from protovalue.data.format import End
+from protovalue.distributed.group import gathered
 from protovalue.losses import Backup, td_loss
 from protovalue.nets.heads import TaskHeads
 from protovalue.pretrain.base import Method, Sample, transitions
@@ -24,6 +25,7 @@ class TaskValues(Method):
     A subclass calls `add_heads` in its constructor and says what the rewards are.
     """
 
+    several_processes = True
     heads: TaskHeads
     target: TargetNetwork
 
@@ -79,8 +81,14 @@ class TaskValues(Method):
         with torch.no_grad():
             next_value = self.target["heads"].backed_up(self.target["encoder"](next_obs), self._backup)
         terminal = sample["terminal"] if self._mask else torch.zeros_like(sample["terminal"])
-        loss, error = td_loss(prediction, next_value, sample["reward"], terminal, self._gamma)
-        return loss, {"td_error_std": error.detach().std(), "prediction_mean": prediction.detach().mean()}
+        prediction, next_value, reward, terminal = gathered(prediction, next_value, sample["reward"], terminal)
+        loss, error = td_loss(prediction, next_value, reward, terminal, self._gamma)
+        logged = {"td_error_std": error.detach().std(), "prediction_mean": prediction.detach().mean()}
+        return loss, logged | self.noted(reward)
+
+    def noted(self, reward: Tensor) -> dict[str, Tensor]:
+        """Return what to log of a batch's rewards (B, m)."""
+        raise NotImplementedError
 
     def after_step(self) -> None:
         """Let the target follow."""
