@@ -5,6 +5,7 @@ have the loss of the whole batch as its mean over the processes. `gathered` make
 the loss of the whole batch, of what all of them found.
 """
 
+import inspect
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -110,7 +111,7 @@ class _Gathered(torch.autograd.Function):
             # Each is copied: bytes in the middle of a row are not where numbers of four bytes must begin.
             pieces = [split[place].clone().view(tensor.dtype).view(tensor.shape) for split in by_rank]
             found.append(torch.cat(pieces))
-        ctx.mark_non_differentiable(*(one for one in found if not one.is_floating_point()))
+        ctx.mark_non_differentiable(*(one for one, needs in zip(found, ctx.needs_input_grad, strict=True) if not needs))
         return tuple(found)
 
     @staticmethod
@@ -154,7 +155,9 @@ def together(method: nn.Module, loss: Callable[[Any], Any]) -> Callable[[Any], A
 
     They travel in parts while the backward pass goes on. Buffers are not sent: they change alike everywhere.
     """
-    return DistributedDataParallel(_Loss(method, loss), forward_sync_buffers=False)
+    known = inspect.signature(DistributedDataParallel).parameters
+    buffers = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"  # its name until 2.12
+    return DistributedDataParallel(_Loss(method, loss), **{buffers: False})
 
 
 def averages(values: Sequence[Tensor]) -> list[float]:

@@ -1,6 +1,7 @@
 """The trainer that all methods share: optimiser steps, logs, checkpoints."""
 
 import time
+import warnings
 import zlib
 from collections.abc import Callable
 from functools import cached_property
@@ -137,7 +138,9 @@ class Trainer:
         It puts gradients together anew after its first backward pass. A run that goes on has its first one later.
         """
         buffers = {name: buffer.clone() for name, buffer in self.method.named_buffers()}
-        self._forward(sample)[0].backward()
+        with warnings.catch_warnings():  # said once: gradients of channels-last weights are copied into other places
+            warnings.filterwarnings("ignore", "Grad strides do not match bucket view strides")
+            self._forward(sample)[0].backward()
         unused = [name for name, one in self.method.named_parameters() if one.requires_grad and one.grad is None]
         if unused:
             raise UserError(
