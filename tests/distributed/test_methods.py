@@ -1,5 +1,6 @@
 """Every method in several processes: the same batch, and the gradient of the whole batch, to rounding."""
 
+import itertools
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -57,7 +58,9 @@ def stepped(data: Dataset, folder: Path) -> Callable[[], Arrays]:
                 method.encoder.recompute_activations()
             told |= {f"{number} sample {key}": value for key, value in method.sample(0).items()}
             trainer.step(method.sample(0))
-            told |= {f"{number} gradient {key}": one.grad for key, one in method.named_parameters() if one.requires_grad}
+            told |= {
+                f"{number} gradient {key}": one.grad for key, one in method.named_parameters() if one.requires_grad
+            }
             told |= {f"{number} buffer {key}": one for key, one in method.named_buffers()}
             metrics = trainer.metrics()
             told |= {f"{number} logged {key}": metrics[key] for key in metrics if key != "samples_per_second"}
@@ -129,7 +132,13 @@ def test_batch_normalisation_is_over_all_rows(tmp_path: Path) -> None:
         assert layer.weight.grad is not None
         state = {name: value for name, value in layer.state_dict().items() if "running" in name or "num" in name}
         after = layer.eval()(given[:1])
-        return {"out": out.detach(), "gradient": given.grad, "weight": layer.weight.grad, "later": after.detach(), **state}
+        return {
+            "out": out.detach(),
+            "gradient": given.grad,
+            "weight": layer.weight.grad,
+            "later": after.detach(),
+            **state,
+        }
 
     parts, layer = in_ranks(tmp_path, 3, found), torch.nn.BatchNorm2d(2)
     whole = torch.tensor(x, dtype=torch.float32, requires_grad=True)
@@ -158,7 +167,11 @@ def test_the_indicator_pass_is_shared_out(data: Dataset, tmp_path: Path, monkeyp
         return real(self, first, last)
 
     monkeypatch.setattr(States, "observations", noted)
-    specs = [IndicatorSpec("rni", 5, 0.3, 1), IndicatorSpec("hash", 5, 0.3, 1), IndicatorSpec("rni", 3, 0.3, 1, "sgd", 9)]
+    specs = [
+        IndicatorSpec("rni", 5, 0.3, 1),
+        IndicatorSpec("hash", 5, 0.3, 1),
+        IndicatorSpec("rni", 3, 0.3, 1, "sgd", 9),
+    ]
     assert PASS_BATCH == 512
 
     def found(cache: Path) -> Arrays:
@@ -178,7 +191,7 @@ def test_the_indicator_pass_is_shared_out(data: Dataset, tmp_path: Path, monkeyp
             np.testing.assert_array_equal(one[name], alone[name])
     places = [one["seen"].tolist() for one in several]
     assert all(start // 16 % 3 == rank for rank in range(3) for start in places[rank])
-    assert sorted(sum(places, [])) == sorted(alone["seen"].tolist())
+    assert sorted(itertools.chain(*places)) == sorted(alone["seen"].tolist())
     files = {path.relative_to(tmp_path / "a") for path in (tmp_path / "a").rglob("*") if path.is_file()}
     assert {path.name for path in files} >= {"bits.bin", "values.bin"}
     for path in files:

@@ -7,8 +7,9 @@ import secrets
 import socket
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import fields
 from datetime import timedelta
@@ -146,7 +147,10 @@ class Together:
             raise UserError("MASTER_ADDR: found nothing in the environment, expected the host of rank 0")
         serves = first and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
         try:
-            store = TCPStore(host, port, None, serves, _patience(), wait_for_workers=False)
+            store = _within(
+                _patience().total_seconds() + 1,
+                lambda: TCPStore(host, port, None, serves, _patience(), wait_for_workers=False),
+            )
         except (dist.DistError, RuntimeError, ValueError) as error:
             if serves:
                 why = "another program uses it" if "EADDRINUSE" in str(error) else _short(error)
@@ -262,6 +266,29 @@ class Together:
                 child.kill()
                 child.wait()
         self._children = {}
+
+
+def _within(seconds: float, call: Callable[[], Any]) -> Any:
+    """Return what a call returns, or raise a RuntimeError if it takes longer.
+
+    A store's constructor waits for ever where another program listens at its port and says nothing.
+    """
+    found: list[Any] = []
+
+    def run() -> None:
+        try:
+            found.append(call())
+        except Exception as error:
+            found.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if not found:
+        raise RuntimeError("something listens there that is no process of this run")
+    if isinstance(found[0], Exception):
+        raise found[0]
+    return found[0]
 
 
 def _patience() -> timedelta:
