@@ -15,8 +15,8 @@ from tests.documents import blocks, text_of
 ORDER = [
     "errors", "schema", "randomness", "user_code", "options", "own_options", "registry", "files", "interrupt",
     "processes", "compiling", "progress", "precision", "device", "config", "presets", "flags", "cli", "envs", "data",
-    "losses", "runs", "nets", "caches", "indicators", "encoder", "feature_env", "pretrain", "online", "collecting",
-    "evaluate", "tabular", "study", "report", "api", "listing", "demo", "bench",
+    "losses", "runs", "distributed", "nets", "caches", "indicators", "encoder", "feature_env", "pretrain", "online",
+    "collecting", "evaluate", "tabular", "study", "report", "api", "listing", "demo", "bench",
 ]  # fmt: skip
 ROOT = Path(protovalue.__file__).parent
 

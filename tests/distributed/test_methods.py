@@ -23,7 +23,7 @@ from tests.distributed.ranks import Arrays, in_ranks
 from tests.pretrain.helpers import successors, walks
 from tests.pretrain.test_pinned import PINNED
 
-VARIANTS = [(name, settings) for name, settings, *_ in PINNED] + [
+VARIANTS: list[tuple[str, Any]] = [(name, settings) for name, settings, *_ in PINNED] + [
     ("spr", {"channels": 4, "horizon": 3, "center": "no", "shift": 1, "intensity": 0.1, "dropout": 0.3}),
     ("spr", {"channels": 4, "horizon": 3, "shift": 1, "dropout": 0.3, "precision": "bfloat16"}),
     ("pvn", {"tasks": 7, "head_start": "mean", "recompute_activations": True}),
@@ -38,7 +38,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
 
 
 def made(data: Dataset, folder: Path, name: str, settings: Mapping[str, Any]) -> Any:
-    own = {"cache": folder / "cache"} if name in ("pvn", "cumulants") else {}
+    own: dict[str, Any] = {"cache": folder / "cache"} if name in ("pvn", "cumulants") else {}
     config = method_class(name).Config(
         out=folder, data=(data.folders[0].path,), method=name, architecture="minatar", batch_size=16, threads=1,
         **own, **settings,
