@@ -91,6 +91,9 @@ ONCE = ("study", "report", "tabular")  # run in the first document that has them
 ELSEWHERE = {
     "pvn tabular four-rooms --out four-rooms": "tests/tabular/test_command.py::test_numbers_on_the_page",
     "pvn tabular --map maze.txt --out maze": "tests/tabular/test_command.py::test_page",
+    "torchrun --standalone --nproc-per-node 2 -m protovalue pretrain --data data/several --out runs/torchrun": (
+        "tests/distributed/test_launch.py::test_killed_resumed_interrupted_and_the_same_under_torchrun"
+    ),
     "docs/adding-a-method.md": "tests/pretrain/test_adding_a_method.py::test_the_example_learns_and_resumes",
     "docs/adding-an-indicator.md": "tests/indicators/test_registry.py::test_the_document_s_indicator_works",
     "docs/adding-an-environment.md": "tests/envs/test_adding_an_environment.py::test_walks_by_hand",
@@ -473,6 +476,7 @@ def test_commands_in_sentences_parse(document: str) -> None:
 
 
 KNOWN_ELSEWHERE = {"help", "version", "debug", "logdir"}  # of pvn itself, and of tensorboard
+KNOWN_ELSEWHERE |= {"nnodes", "nproc-per-node", "rdzv-backend", "rdzv-endpoint"}  # of torchrun
 
 
 def flags() -> set[str]:

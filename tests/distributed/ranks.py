@@ -36,7 +36,7 @@ class Forked:
                 with log.open("w") as file:
                     os.dup2(file.fileno(), 1)
                     os.dup2(file.fileno(), 2)
-                    sys.stdout = sys.stderr = sys.__stderr__ = file
+                    sys.stdout = sys.stderr = file
                     try:
                         code = do()
                     except SystemExit as error:

@@ -157,7 +157,8 @@ def together(method: nn.Module, loss: Callable[[Any], Any]) -> Callable[[Any], A
     """
     known = inspect.signature(DistributedDataParallel).parameters
     buffers = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"  # its name until 2.12
-    return DistributedDataParallel(_Loss(method, loss), **{buffers: False})
+    options: dict[str, Any] = {buffers: False}
+    return DistributedDataParallel(_Loss(method, loss), **options)
 
 
 def averages(values: Sequence[Tensor]) -> list[float]:

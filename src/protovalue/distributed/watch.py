@@ -7,7 +7,6 @@ with nccl for many minutes, and they do not know who is missing.
 import json
 import os
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -63,6 +62,7 @@ class First(Watch):
         self._listening = socket.create_server((host, 0))
         self.port: int = self._listening.getsockname()[1]
         self._others: dict[int, socket.socket] = {}
+        self._threads: list[threading.Thread] = []
         self._lock = threading.Lock()
         self._ended = False
 
@@ -85,12 +85,14 @@ class First(Watch):
                 continue
             peer = Peer(hello["rank"], count, hello["host"], hello["pid"])
             self._others[peer.rank] = connection
-            threading.Thread(target=self._listen, args=(peer, connection), daemon=True).start()
+            self._threads.append(threading.Thread(target=self._listen, args=(peer, connection), daemon=True))
+            self._threads[-1].start()
         return [rank for rank in range(1, count) if rank not in self._others]
 
     def _listen(self, peer: Peer, connection: socket.socket) -> None:
         """Hear what another process says at its end."""
-        told = _heard(connection)
+        with connection:
+            told = _heard(connection)
         if told is None:
             self._fail(f"{peer} is gone: {GONE}", 0.0)
         elif told["code"]:
@@ -119,6 +121,11 @@ class First(Watch):
             self._ended = True
             self._tell_all(code)
             self._listening.close()
+            for connection in self._others.values():
+                with suppress(OSError):  # of one that is gone
+                    connection.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join(1.0)
 
     def say(self, line: str, code: int) -> None:
         """Do nothing: whoever started this process prints what it raises."""
@@ -192,5 +199,5 @@ def _heard(connection: socket.socket) -> dict[str, Any] | None:
 def _leave(line: str | None, code: int) -> NoReturn:
     """End this process at once, wherever its other threads are."""
     if line is not None:
-        os.write(sys.__stderr__.fileno() if sys.__stderr__ else 2, f"pvn: {line}\n".encode())
+        os.write(2, f"pvn: {line}\n".encode())
     os._exit(code)
