@@ -92,7 +92,7 @@ ELSEWHERE = {
     "pvn tabular four-rooms --out four-rooms": "tests/tabular/test_command.py::test_numbers_on_the_page",
     "pvn tabular --map maze.txt --out maze": "tests/tabular/test_command.py::test_page",
     "torchrun --standalone --nproc-per-node 2 -m protovalue pretrain --data data/several --out runs/torchrun": (
-        "tests/distributed/test_launch.py::test_killed_resumed_interrupted_and_the_same_under_torchrun"
+        "tests/distributed/test_launch.py::test_interrupted_killed_resumed_by_torchrun_to_the_same_bits"
     ),
     "docs/adding-a-method.md": "tests/pretrain/test_adding_a_method.py::test_the_example_learns_and_resumes",
     "docs/adding-an-indicator.md": "tests/indicators/test_registry.py::test_the_document_s_indicator_works",

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from protovalue.distributed.join import most_threads, words_of
 from protovalue.flags import parse
 from protovalue.pretrain.method_configs import BcConfig, SprConfig, config_class
 from protovalue.runs import read_checkpoint, read_metrics, read_run
-from tests.test_interrupt import wait_until
+from tests.distributed.ranks import Forked, started
 
 
 @pytest.fixture(scope="module")
@@ -34,11 +33,6 @@ def command(data: Path, out: Path, steps: int) -> list[str]:
         f"pretrain --data {data} --out {out} --tasks 4 --batch-size 8 --threads 1 --log-every 1 --checkpoint-every 5"
     )
     return [*words.split(), "--steps", str(steps)]
-
-
-def started(words: list[str], log: Path, *launcher: str) -> subprocess.Popen[bytes]:
-    with log.open("w") as file:
-        return subprocess.Popen([sys.executable, "-m", *launcher, "protovalue", *words], stdout=file, stderr=file)
 
 
 def children(pid: int) -> list[int]:
@@ -57,51 +51,49 @@ def lines(path: Path) -> int:
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds processes in /proc")
-def test_killed_resumed_interrupted_and_the_same_under_torchrun(data: Path, tmp_path: Path) -> None:
-    """The second process is killed with -9; the same command goes on, is interrupted, and ends under torchrun.
+def test_interrupted_killed_resumed_by_torchrun_to_the_same_bits(data: Path, tmp_path: Path) -> None:
+    """Ctrl-C reaches a run of two, then the second process is killed with -9, then torchrun takes the run to its end.
 
     What comes out is what two processes get that nobody disturbed, bit for bit.
     """
-    run, log = tmp_path / "run", tmp_path / "log"
-    steps = 400
-    process = started([*command(data, run, steps), "--processes", "2"], log)
-    wait_until(lambda: lines(run / "metrics.jsonl") >= 6, lambda: process.poll() is None)
-    (second,) = children(process.pid)
-    os.kill(second, signal.SIGKILL)
-    killed = time.monotonic()
-    assert process.wait() == 2, log.read_text()
-    assert time.monotonic() - killed < 60  # not the half hour of a collective
-    said = log.read_text().splitlines()
-    assert said[-1].startswith(f"pvn: rank 1 of 2 (process {second} on ")
-    assert said[-1].endswith(") is gone: it was killed, perhaps for lack of memory, or its machine is gone; the others "
-                             "ended; the same command continues")  # fmt: skip
-    assert not any("Traceback" in line for line in said)
+    run = tmp_path / "run"
+    words = [*command(data, run, 1_000_000), "--processes", "2"]
+    first = Forked(tmp_path / "log", lambda: main(words))
+    first.when(lambda: lines(run / "metrics.jsonl") >= 3)
+    (second,) = children(first.pid)
+    os.kill(first.pid, signal.SIGINT)
+    code, said = first.ended()
+    assert code == 130, said
+    assert said.splitlines()[-1] == "pvn: interrupted; the same command continues"
+    assert gone(second)
     reached = read_checkpoint(run).step
-    assert 5 <= reached < steps
+    assert 3 <= reached == read_metrics(run)[-1]["step"]
 
-    process = started([*command(data, run, steps), "--processes", "2"], log)
-    wait_until(lambda: lines(run / "metrics.jsonl") > reached + 6, lambda: process.poll() is None)
-    (second,) = children(process.pid)
-    process.send_signal(signal.SIGINT)
-    assert process.wait() == 130, log.read_text()
-    assert log.read_text().splitlines()[-1] == "pvn: interrupted; the same command continues"
-    wait_until(lambda: gone(second))
+    first = Forked(tmp_path / "log", lambda: main(words))
+    first.when(lambda: lines(run / "metrics.jsonl") > reached + 6)
+    (second,) = children(first.pid)
+    os.kill(second, signal.SIGKILL)
+    code, said = first.ended()
+    assert code == 2, said
+    *before, last = said.splitlines()
+    assert last.startswith(f"pvn: rank 1 of 2 (process {second} on ")
+    assert last.endswith("the others ended; the same command continues")
+    assert not any(line.startswith(("pvn: ", "Traceback")) for line in before)
     assert read_checkpoint(run).step > reached
-    assert read_checkpoint(run).step == read_metrics(run)[-1]["step"]
 
-    end = read_checkpoint(run).step + 3
-    torchrun = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
-    process = started(command(data, run, end), log, *torchrun)
-    assert process.wait() == 0, log.read_text()
-    assert log.read_text().count("features, effective rank") == 1
+    end = read_checkpoint(run).step + 2
+    torchrun = f"{sys.executable} -m torch.distributed.run --standalone --nproc-per-node 2 -m protovalue".split()
+    ended = subprocess.run([*torchrun, *command(data, run, end)], capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.count("features, effective rank") == 1
     assert read_run(run)["config"]["processes"] == 2
 
-    assert main([*command(data, tmp_path / "whole", end), "--processes", "2"]) == 0  # this process is the first
+    for process in started(tmp_path, 2, lambda: main(command(data, tmp_path / "whole", end))):
+        assert process.ended()[0] == 0
     one, other = (read_checkpoint(folder).tensors for folder in (run, tmp_path / "whole"))
     assert {name: array.tobytes() for name, array in one.items()} == {
         name: array.tobytes() for name, array in other.items()
     }
-    assert not torch.distributed.is_initialized()
 
 
 @pytest.mark.parametrize(
