@@ -74,7 +74,8 @@ def test_the_help_of_a_long_command_is_in_groups(capsys: pytest.CaptureFixture[s
         "--precision",
         "--compile",
     }
-    machine = {"device", "recompute-activations", "threads", "memory", "log-every", "checkpoint-every", "cache"}
+    machine = {"device", "recompute-activations", "threads", "processes", "memory", "log-every", "checkpoint-every"}
+    machine |= {"cache"}
     assert found["machine options"] == {f"--{name}" for name in machine}
     for command in ("online", "dqn"):
         found = boxes(help_of(command, capsys))

@@ -114,6 +114,9 @@ ELSEWHERE = {
     "pvn zoo make runs/minatar-claims --methods pvn pvn-max --out src/protovalue/zoo/encoders": (
         "tests/test_zoo.py::test_its_results_are_those_of_the_study"
     ),
+    "torchrun --standalone --nproc-per-node 2 -m protovalue pretrain --data data/several --out runs/torchrun": (
+        "tests/distributed/test_launch.py::test_interrupted_killed_resumed_by_torchrun_to_the_same_bits"
+    ),
     "docs/adding-a-method.md": "tests/pretrain/test_adding_a_method.py::test_the_example_learns_and_resumes",
     "docs/adding-an-indicator.md": "tests/indicators/test_registry.py::test_the_document_s_indicator_works",
     "docs/adding-an-environment.md": "tests/envs/test_adding_an_environment.py::test_walks_by_hand",
@@ -571,6 +574,7 @@ def test_commands_in_sentences_parse(document: str) -> None:
 
 
 KNOWN_ELSEWHERE = {"help", "version", "debug", "logdir", "repo-type"}  # of pvn itself, tensorboard and hf
+KNOWN_ELSEWHERE |= {"nnodes", "nproc-per-node", "rdzv-backend", "rdzv-endpoint"}  # of torchrun
 
 
 def flags() -> set[str]:

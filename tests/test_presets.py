@@ -51,7 +51,7 @@ def test_what_is_derived_from_roles() -> None:
     pvn = method_class("pvn").Config
     assert names_where(pvn, lambda role: role.may_change) == {
         "out", "data", "holdout", "cache", "steps", "device", "threads", "memory", "log_every", "checkpoint_every",
-        "recompute_activations",
+        "recompute_activations", "processes",
     }  # fmt: skip
     assert names_where(OnlineConfig, lambda role: role.may_change) == {
         "out", "encoder", "steps", "device", "threads", "log_every", "keep_replay", "code",

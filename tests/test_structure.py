@@ -15,9 +15,9 @@ from tests.documents import blocks, text_of
 ORDER = [
     "errors", "schema", "randomness", "user_code", "options", "own_options", "registry", "files", "interrupt",
     "processes", "compiling", "progress", "precision", "device", "config", "presets", "flags", "cli", "envs", "data",
-    "losses", "runs", "nets", "caches", "indicators", "card", "hub", "zoo", "encoder", "released", "feature_env",
-    "integrations", "pretrain", "online", "collecting", "evaluate", "tabular", "study", "report", "probe", "publish",
-    "api", "listing", "demo", "bench", "check",
+    "losses", "runs", "distributed", "nets", "caches", "indicators", "card", "hub", "zoo", "encoder", "released",
+    "feature_env", "integrations", "pretrain", "online", "collecting", "evaluate", "tabular", "study", "report",
+    "probe", "publish", "api", "listing", "demo", "bench", "check",
 ]  # fmt: skip
 ROOT = Path(protovalue.__file__).parent
 

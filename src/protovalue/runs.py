@@ -414,8 +414,12 @@ def _record_config(path: Path, fields: dict[str, Any]) -> None:
     """Write the config with the versions that run it, newest last."""
     history = read_run(path)["versions"] if (path / CONFIG).exists() else []
     now = versions()
+    if fields.get("processes", 1) != 1:  # how many share out a batch decides the order of sums, as a version may
+        now["processes"] = str(fields["processes"])
     if history and history[-1] != now:
-        changed = ", ".join(f"{k} {history[-1].get(k)} -> {v}" for k, v in now.items() if history[-1].get(k) != v)
+        before = {"processes": "1"} | history[-1]
+        after = {"processes": "1"} | now
+        changed = ", ".join(f"{k} {before.get(k)} -> {v}" for k, v in after.items() if before.get(k) != v)
         log.warning("%s: resumed with other versions (%s): the result may differ in the last bits", path, changed)
     if not history or history[-1] != now:
         history = [*history, now]

@@ -5,6 +5,9 @@ from pathlib import Path
 import torch
 
 from protovalue.data.dataset import Dataset
+from protovalue.distributed.group import Ranks
+from protovalue.distributed.join import Together
+from protovalue.errors import UserError
 from protovalue.files import read_json
 from protovalue.nets.encoders import Encoder
 from protovalue.pretrain.methods import method_names
@@ -93,6 +96,25 @@ def _threads(method: str) -> Check:
             assert torch.get_num_threads() == 2
         finally:
             torch.set_num_threads(1)
+
+    return check
+
+
+def _processes(method: str) -> Check:
+    def check(world: World) -> None:
+        refused(f"{base(method)} --processes 3", "--batch-size: found 8 for 3 processes, expected a multiple of 3")(
+            world
+        )
+        refused(f"{base(method)} --processes 9", "--processes: found 9, expected at most 8, the --batch-size")(world)
+        started: list[Together] = []
+
+        def start(self: Together) -> None:
+            started.append(self)
+            raise UserError("no more is wanted")
+
+        world.patch.setattr(Together, "start", start)  # tests/distributed/test_launch.py starts some
+        refused(f"{base(method)} --processes 2", "no more is wanted")(world)
+        assert [one.ranks for one in started] == [Ranks(0, 2, 0, 2)]
 
     return check
 
@@ -213,6 +235,7 @@ def shared(method: str) -> dict[str, Check]:
         "precision": more(method, "--precision bfloat16"),
         "compile": _compile(method),
         "recompute_activations": _recompute(method),
+        "processes": _processes(method),
         "memory": _memory(method),
         "log_every": differ(own, f"{own} --log-every 2", logged),
         "checkpoint_every": differ(own, f"{own} --checkpoint-every 2", checkpoints),

@@ -66,9 +66,13 @@ class Segments:
 
 
 class Sampler:
-    """Draws transitions uniformly, with replacement, from all of a data set."""
+    """Draws transitions uniformly, with replacement, from all of a data set.
 
-    def __init__(self, dataset: Dataset, batch_size: int, seed: int) -> None:
+    Of every batch it gives the rows `rows`: all of them, or the part of one of several processes. Which transitions
+    the batch has does not depend on how it is shared out.
+    """
+
+    def __init__(self, dataset: Dataset, batch_size: int, seed: int, rows: slice | None = None) -> None:
         if not isinstance(dataset, Dataset):
             raise UserError(f"dataset: found {type(dataset).__name__}, expected one of open_dataset(...)")
         if batch_size < 1:
@@ -76,10 +80,14 @@ class Sampler:
         if dataset.num_transitions == 0:
             raise UserError(f"{dataset.folders[0].path}: the data set has no transitions")
         self.dataset, self.batch_size, self.seed = dataset, batch_size, seed
+        self.rows = rows or slice(0, batch_size)
+        self.num_rows: int = self.rows.stop - self.rows.start
+        """How many rows of a batch it gives."""
 
     def indices(self, step: int) -> NDArray[np.int64]:
-        """Return the transitions of the batch at `step`."""
-        return generator_at(self.seed, Purpose.BATCH, step).integers(self.dataset.num_transitions, size=self.batch_size)
+        """Return the transitions of the batch at `step`, those of `rows`."""
+        draw = generator_at(self.seed, Purpose.BATCH, step)
+        return draw.integers(self.dataset.num_transitions, size=self.batch_size)[self.rows]
 
     def batch(self, step: int) -> Batch:
         """Return the batch at `step`."""
@@ -110,8 +118,8 @@ class Sampler:
 
     @property
     def batch_bytes(self) -> int:
-        """Memory of one batch."""
-        return self.batch_size * (self.dataset.stack + 1) * self.dataset.frame_bytes
+        """Memory of one batch, of its `rows`."""
+        return self.num_rows * (self.dataset.stack + 1) * self.dataset.frame_bytes
 
 
 class Prefetcher(Generic[T]):

@@ -24,6 +24,7 @@ from protovalue.indicators.precompute import (
     announce,
     build_indicator,
     computed_once,
+    help_with_scores,
     load_checked,
     save_indicator,
     sums_of,
@@ -91,6 +92,9 @@ def cumulants(
         "cumulants",
         lambda folder: _compute(data, spec, folder, device, quiet),
         lambda folder: _load(folder, data, spec),
+        lambda: help_with_scores(
+            States(data, final=True), lambda: _networks(data, spec, device).networks, spec.tasks, device
+        ),
     )
     constant = int((found.deviation == 0).sum())
     if constant:
@@ -102,12 +106,7 @@ def cumulants(
 
 def _compute(data: Dataset, spec: CumulantSpec, folder: Path, device: str, quiet: bool) -> None:
     """Fill `folder` with the networks and their values on every state, the last one of each episode too."""
-    # The proportion is for thresholds, of which cumulants have none.
-    like = IndicatorSpec(
-        "rni", spec.tasks, 0.5, spec.seed, normalize=spec.normalize, tasks_per_module=spec.tasks_per_module
-    )
-    indicator = build_indicator(data, like).to(device)
-    assert isinstance(indicator, RandomNetworkIndicator)
+    indicator = _networks(data, spec, device)
     states = States(data, final=True)
     kept = announce("cumulants", indicator, states, folder, quiet, 4 * spec.tasks, 0)
     others = kept - 4 * spec.tasks * states.count
@@ -116,6 +115,17 @@ def _compute(data: Dataset, spec: CumulantSpec, folder: Path, device: str, quiet
     file = StoredFile(*size_and_crc(folder / VALUES, durable=True))
     save_indicator(indicator, folder, {"spec": asdict(spec), "deviation": _deviation(values).tolist()}, {VALUES: file})
     sums_of(folder / VALUES).unlink()
+
+
+def _networks(data: Dataset, spec: CumulantSpec, device: str) -> RandomNetworkIndicator:
+    """Draw the random networks."""
+    # The proportion is for thresholds, of which cumulants have none.
+    like = IndicatorSpec(
+        "rni", spec.tasks, 0.5, spec.seed, normalize=spec.normalize, tasks_per_module=spec.tasks_per_module
+    )
+    indicator = build_indicator(data, like).to(device)
+    assert isinstance(indicator, RandomNetworkIndicator)
+    return indicator
 
 
 def _deviation(values: NDArray[np.float32], size: int = 16_384) -> NDArray[np.float64]:

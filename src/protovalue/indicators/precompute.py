@@ -21,6 +21,7 @@ from torch import Tensor
 from protovalue.caches import PARTIAL, default_cache, size_text
 from protovalue.compiling import PATCHES
 from protovalue.data.dataset import Dataset
+from protovalue.distributed.group import from_first, ranks, to_first
 from protovalue.errors import UserError
 from protovalue.files import (
     FolderLock,
@@ -121,7 +122,10 @@ def cache_key(data: Dataset, spec: IndicatorSpec) -> str:
 def indicator_rewards(
     data: Dataset, spec: IndicatorSpec, cache: Path | None = None, device: str = "cpu", quiet: bool = False
 ) -> IndicatorRewards:
-    """Return the rewards of a data set, from the cache or computed now; an interrupted computation continues."""
+    """Return the rewards of a data set, from the cache or computed now; an interrupted computation continues.
+
+    Several processes share it out: each scores some of the states, the first writes, and all read what it wrote.
+    """
     _import_indicator(spec)
     with user_code():
         found = computed_once(
@@ -130,6 +134,9 @@ def indicator_rewards(
             "indicator rewards",
             lambda folder: _compute(data, spec, folder, device, quiet),
             lambda folder: _load(folder, data, spec),
+            lambda: help_with_scores(
+                States(data, final=False), lambda: build_indicator(data, spec).to(device).scores, spec.tasks, device
+            ),
         )
     lines = proportion_warnings(found.proportions.tolist(), spec.proportion)
     if not ((found.proportions > 0) & (found.proportions < 1)).any():
@@ -140,13 +147,31 @@ def indicator_rewards(
 
 
 def computed_once(
-    cache: Path | None, key: str, what: str, compute: Callable[[Path], None], load: Callable[[Path], T]
+    cache: Path | None,
+    key: str,
+    what: str,
+    compute: Callable[[Path], None],
+    load: Callable[[Path], T],
+    help_with: Callable[[], None],
 ) -> T:
     """Return what `load` finds in the cache's folder `key`, which `compute` fills if it is not there yet or damaged.
 
     What `compute` leaves behind when it is killed, it finds again the next time; a full disk leaves nothing behind.
+    Of several processes the first computes, and the others do what it asks for (`help_with`) until it is there.
     """
     cache = default_cache() if cache is None else cache
+    if ranks().first:
+        found = _computed_once(cache, key, what, compute, load)
+        from_first({"score": None})
+        return found
+    help_with()
+    try:
+        return load(cache / key)
+    except UserError as error:
+        raise UserError(f"{error}; expected --cache to be a folder that all processes see") from error
+
+
+def _computed_once(cache: Path, key: str, what: str, compute: Callable[[Path], None], load: Callable[[Path], T]) -> T:
     final = cache / key
     if (found := _loaded(final, load)) is not None:
         return found
@@ -256,7 +281,7 @@ def _compute(data: Dataset, spec: IndicatorSpec, folder: Path, device: str, quie
         limits = indicator.thresholds.cpu()
         parts: Iterator[Tensor] = (chunk >= limits for chunk in _chunks(scores))
     else:
-        batches = _score_batches(states, indicator.scores, 0, device, quiet)
+        batches = _score_batches(states, indicator.scores, spec.tasks, 0, device, quiet)
         parts = (scores >= indicator.thresholds.cpu() for scores in batches)
     counts, crc = np.zeros(spec.tasks, np.int64), 0
     with (folder / BITS).open("wb") as file:
@@ -320,13 +345,47 @@ Scores = Callable[[Tensor], Tensor]
 """A function of observations (N, *observation_shape) with one value per task, (N, m)."""
 
 
-def _score_batches(states: States, function: Scores, first: int, device: str, quiet: bool) -> Iterator[Tensor]:
-    """Evaluate a function on every state from `first` on, in order, in batches."""
+def _score_batches(
+    states: States, function: Scores, tasks: int, first: int, device: str, quiet: bool
+) -> Iterator[Tensor]:
+    """Evaluate a function on every state from `first` on, in order, in batches; other processes take their turns."""
+    if ranks().several:
+        from_first({"score": first})
     with ProgressBar("indicators", states.count, "states", first, quiet) as bar:
-        for start in range(first, states.count, PASS_BATCH):
-            obs = states.observations(start, min(start + PASS_BATCH, states.count))
-            yield function(obs.to(device)).cpu()
-            bar.advance(len(obs))
+        for start in range(first, states.count, PASS_BATCH * ranks().count):
+            for scores in _turns(states, function, tasks, start, device):
+                yield scores
+                bar.advance(len(scores))
+
+
+def help_with_scores(states: States, function: Callable[[], Scores], tasks: int, device: str) -> None:
+    """Score the batches of this process in every pass that the first one makes, until it makes no more."""
+    score: Scores | None = None
+    while (first := from_first(None)["score"]) is not None:
+        score = score or function()
+        with torch.no_grad():
+            for start in range(first, states.count, PASS_BATCH * ranks().count):
+                _turns(states, score, tasks, start, device)
+
+
+def _turns(states: States, function: Scores, tasks: int, start: int, device: str) -> list[Tensor]:
+    """Score as many batches from `start` on as there are processes, one each; the first process gets all of them."""
+    own = start + PASS_BATCH * ranks().rank
+    last = min(own + PASS_BATCH, states.count)
+    scores = torch.empty(0, tasks)
+    if own < last:
+        scores = function(states.observations(own, last).to(device)).cpu()
+        if scores.shape != (last - own, tasks):
+            raise UserError(
+                f"indicator: its scores are of shape {tuple(scores.shape)}, expected ({last - own}, {tasks})"
+            )
+    if not ranks().several:
+        return [scores]
+    sent = torch.zeros(PASS_BATCH, tasks)
+    sent[: len(scores)] = scores
+    found = to_first(sent)
+    sizes = [states.count - start - PASS_BATCH * rank for rank in range(ranks().count)]
+    return [rows[:size] for rows, size in zip(found or (), sizes, strict=False) if size > 0]
 
 
 def all_scores(
@@ -349,9 +408,7 @@ def all_scores(
     with path.open("ab") as file, sums_of(path).open("ab") as sums:
         file.truncate(done * row)
         sums.truncate(done // PASS_BATCH * 4)
-        for scores in _score_batches(states, function, done, device, quiet):
-            if scores.shape[1:] != (tasks,):
-                raise UserError(f"indicator: its scores are of shape {tuple(scores.shape)}, expected (N, {tasks})")
+        for scores in _score_batches(states, function, tasks, done, device, quiet):
             batch = scores.numpy().astype("<f4").tobytes()
             file.write(batch)
             sums.write(zlib.crc32(batch).to_bytes(4, "little"))

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from protovalue.data.dataset import Dataset
 from protovalue.data.sampler import Batch, Sampler
+from protovalue.distributed.group import ranks
 from protovalue.nets.encoders import Encoder, make_encoder
 from protovalue.precision import Precision
 from protovalue.pretrain.config import PretrainConfig
@@ -40,6 +41,9 @@ class Method(nn.Module):
     Config: ClassVar[type[PretrainConfig]] = PretrainConfig
     """The method's settings: a dataclass that extends PretrainConfig by the method's own fields."""
     needs_data: ClassVar[bool] = True
+    several_processes: ClassVar[bool] = False
+    """Whether `sample` and `loss` are right in a process that has a part of the batch (docs/distributed.md): the mean
+    of the processes' losses is the loss of the whole batch. Then the method may run in several."""
     max_gradient_norm: float = 0.0
     """Norm to which the gradient of all parameters is scaled down; 0 is off."""
 
@@ -61,7 +65,8 @@ class Method(nn.Module):
             self.encoder.normalize_features()
         self.inverse: InverseDynamics | None = None
         if data is not None:
-            self.sampler = Sampler(data, config.batch_size, config.seed)
+            rows = ranks().rows(config.batch_size)
+            self.sampler = Sampler(data, config.batch_size, config.seed, rows)
             if weight := getattr(config, "inverse", 0.0):  # of the methods that have it
                 self.inverse = InverseDynamics(weight, self.encoder.num_features, data.num_actions, config.seed)
 

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from protovalue.data.dataset import Dataset
+from protovalue.distributed.group import gathered
 from protovalue.losses import cloning_loss
 from protovalue.nets.layers import Dense
 from protovalue.pretrain.base import Method, Sample
@@ -18,6 +19,7 @@ class BehaviourCloning(Method):
     """Scores phi(x)^T w_a + b_a of each action, trained by cross-entropy on the logged one."""
 
     Config: ClassVar[type[PretrainConfig]] = BcConfig
+    several_processes = True
     # No presets of its own: it has no settings beyond the encoder, the steps and the optimiser that all methods share.
 
     def __init__(self, config: BcConfig, data: Dataset | None, observation_shape: tuple[int, ...], device: str) -> None:
@@ -31,9 +33,9 @@ class BehaviourCloning(Method):
 
     def loss(self, sample: Sample) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the mean cross-entropy."""
-        scores = self.head(self.encoder(sample["obs"]))  # (B, A)
-        right = scores.detach().argmax(dim=1) == sample["action"]
-        return cloning_loss(scores, sample["action"]).mean(), {"accuracy": right.to(torch.float32).mean()}
+        scores, action = gathered(self.head(self.encoder(sample["obs"])), sample["action"])  # (B, A), (B,)
+        right = scores.detach().argmax(dim=1) == action
+        return cloning_loss(scores, action).mean(), {"accuracy": right.to(torch.float32).mean()}
 
 
 METHOD = BehaviourCloning

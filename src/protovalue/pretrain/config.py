@@ -77,6 +77,8 @@ class PretrainConfig(Settings):
     """Take less memory and more time: compute activations again for the gradient (activation checkpointing)."""
     threads: Annotated[int | None, THREADS, THREAD_COUNT] = None
     """CPU threads; by default as many as pay for the size of the network and its batch."""
+    processes: Annotated[int, MACHINE, THREAD_COUNT, TRAINING] = 1
+    """Processes that share out every batch, on a CPU or one for each GPU (docs/distributed.md)."""
     memory: Annotated[int, MACHINE, COUNT, TRAINING] = 2048
     """Most memory for decoded frames and prefetched batches [MiB]."""
     log_every: Annotated[int, MACHINE, COUNT, TRAINING] = 100

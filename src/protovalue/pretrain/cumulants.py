@@ -10,7 +10,6 @@ from torch import Tensor
 from protovalue.data.dataset import Dataset
 from protovalue.indicators.cumulants import Cumulants, CumulantSpec, cumulants
 from protovalue.indicators.precompute import save_indicator
-from protovalue.pretrain.base import Sample
 from protovalue.pretrain.config import PretrainConfig
 from protovalue.pretrain.method_configs import CumulantsConfig
 from protovalue.pretrain.task_values import TaskValues
@@ -44,10 +43,9 @@ class RandomCumulants(TaskValues):
         """Return c_j(x, x') of the given transitions (B, m)."""
         return self.tasks.differences(index) * self._factor
 
-    def loss(self, sample: Sample) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the squared TD error of all cumulants."""
-        loss, logged = super().loss(sample)
-        return loss, {**logged, "cumulant_std": sample["reward"].std()}
+    def noted(self, reward: Tensor) -> dict[str, Tensor]:
+        """Return the standard deviation of the cumulants."""
+        return {"cumulant_std": reward.std()}
 
     def save_artifacts(self, folder: Path) -> None:
         """Keep the random networks with the run, so that any transition's cumulants can be computed again."""

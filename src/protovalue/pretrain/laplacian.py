@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from protovalue.data.dataset import Dataset
+from protovalue.distributed.group import gathered
 from protovalue.losses import graph_drawing_loss
 from protovalue.nets.layers import Dense
 from protovalue.pretrain.base import Method, Sample
@@ -24,6 +25,7 @@ class Laplacian(Method):
     """
 
     Config: ClassVar[type[PretrainConfig]] = LaplacianConfig
+    several_processes = True
     config: LaplacianConfig
 
     def __init__(
@@ -34,21 +36,21 @@ class Laplacian(Method):
 
     def sample(self, step: int) -> Sample:
         """Return states and, for each, one that follows it in its episode."""
-        data = self.data
-        episode, at = data.locate(self.sampler.indices(step))
-        uniform = generator_at(self.config.seed, Purpose.AHEAD, step).random(len(at))
+        data, sampler = self.data, self.sampler
+        episode, at = data.locate(sampler.indices(step))
+        uniform = generator_at(self.config.seed, Purpose.AHEAD, step).random(sampler.batch_size)[sampler.rows]
         later = at + steps_ahead(uniform, data.lengths[episode] - at, self.config.ahead)
         first, second = (data.windows(episode, place - data.stack + 1, data.stack) for place in (at, later))
         return {"obs": torch.from_numpy(first), "later": torch.from_numpy(second)}
 
     def sample_bytes(self) -> int:
         """Return the memory of two observations for each transition of the batch."""
-        return self.sampler.batch_size * 2 * self.data.stack * self.data.frame_bytes
+        return self.sampler.num_rows * 2 * self.data.stack * self.data.frame_bytes
 
     def loss(self, sample: Sample) -> tuple[Tensor, dict[str, Tensor]]:
         """Return attraction + beta * repulsion."""
         both = self.head(self.encoder(torch.cat([sample["obs"], sample["later"]])))  # (2 B, d)
-        attraction, repulsion = graph_drawing_loss(*both.chunk(2))
+        attraction, repulsion = graph_drawing_loss(*gathered(*both.chunk(2)))  # all pairs, across processes too
         logged = {"attraction": attraction.detach(), "repulsion": repulsion.detach()}
         return attraction + self.config.beta * repulsion, logged
 

@@ -13,7 +13,6 @@ from torch import Tensor
 from protovalue.config import TRAINING, marked
 from protovalue.data.dataset import Dataset
 from protovalue.indicators.precompute import IndicatorRewards, IndicatorSpec, indicator_rewards, save_indicator
-from protovalue.pretrain.base import Sample
 from protovalue.pretrain.config import PretrainConfig
 from protovalue.pretrain.groups import Group
 from protovalue.pretrain.holdout import compare_with_rollouts, open_holdout
@@ -68,10 +67,9 @@ class ProtoValueNetwork(TaskValues):
         """Return the share of the data set's states that each set holds (m,)."""
         return np.concatenate([one.proportions for one in self.sets])
 
-    def loss(self, sample: Sample) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the squared TD error of all tasks."""
-        loss, logged = super().loss(sample)
-        return loss, {**logged, "indicator_proportion": sample["reward"].to(torch.float32).mean()}
+    def noted(self, reward: Tensor) -> dict[str, Tensor]:
+        """Return the share of rewards that are 1."""
+        return {"indicator_proportion": reward.to(torch.float32).mean()}
 
     def save_artifacts(self, folder: Path) -> None:
         """Keep the indicators with the run, so that any frame's rewards can be computed again."""

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from protovalue.data.dataset import Dataset
+from protovalue.distributed.group import gathered
 from protovalue.losses import q_loss, q_target
 from protovalue.nets.heads import TaskHeads
 from protovalue.pretrain.base import Method, Sample, transitions
@@ -19,6 +20,7 @@ class EnvironmentReward(Method):
     """Q(x, a) = phi(x)^T w_a + b_a, one task whose reward is the environment's."""
 
     Config: ClassVar[type[PretrainConfig]] = RewardConfig
+    several_processes = True
     config: RewardConfig
 
     def __init__(
@@ -43,6 +45,7 @@ class EnvironmentReward(Method):
         clipped = reward.clamp(-1.0, 1.0) if config.clip_rewards else reward
         discount = config.gamma * (~sample["terminal"]).to(reward.dtype)
         target = q_target(clipped, discount, target_next, online_next)
+        value, target, clipped = gathered(value, target, clipped)
         logged = {
             "td_error_std": (target - value).detach().std(),
             "prediction_mean": value.detach().mean(),

@@ -8,7 +8,9 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from protovalue.data.dataset import Dataset
+from protovalue.distributed.group import gathered
 from protovalue.losses import latent_loss
+from protovalue.nets.batch_norm import BatchNorm
 from protovalue.nets.encoders import Encoder
 from protovalue.nets.layers import Conv, Dense, flatten, planes, renormalize, scaled
 from protovalue.pretrain.base import Method, Sample
@@ -28,7 +30,7 @@ class Transition(nn.Module):
         super().__init__()
         self.num_actions = num_actions
         self.first = Conv(channels + num_actions, hidden, 3, 1, generator)
-        self.norm = nn.BatchNorm2d(hidden)
+        self.norm = BatchNorm(hidden)
         self.second = Conv(hidden, channels, 3, 1, generator)
 
     def forward(self, z: Tensor, action: Tensor) -> Tensor:
@@ -48,6 +50,7 @@ class SelfPredictive(Method):
     """
 
     Config: ClassVar[type[PretrainConfig]] = SprConfig
+    several_processes = True
     config: SprConfig
 
     def __init__(
@@ -65,34 +68,36 @@ class SelfPredictive(Method):
     def sample(self, step: int) -> Sample:
         """Return segments, and the random numbers of their augmentation."""
         config = self.config
-        segments = self.sampler.segments(step, config.horizon)
-        rng = generator_at(config.seed, Purpose.AUGMENTATION, step)
-        size = (len(segments.action), config.horizon + 1)  # each observation has its own
+        segments, rows = self.sampler.segments(step, config.horizon), self.sampler.rows
+        rng = generator_at(config.seed, Purpose.AUGMENTATION, step)  # drawn for the whole batch, whoever has which row
+        size = (self.sampler.batch_size, config.horizon + 1)  # each observation has its own
         sample = {
             "frames": torch.from_numpy(segments.frames),
             "action": torch.from_numpy(segments.action),
             "valid": torch.from_numpy(segments.valid),
         }
         if config.shift:
-            sample["shift"] = torch.from_numpy(rng.integers(-config.shift, config.shift, (*size, 2), endpoint=True))
+            shift = rng.integers(-config.shift, config.shift, (*size, 2), endpoint=True)
+            sample["shift"] = torch.from_numpy(shift[rows])
         if config.intensity:
             noise = np.clip(rng.standard_normal(size, np.float32), -2, 2)
-            sample["factor"] = torch.from_numpy(1 + np.float32(config.intensity) * noise)
+            sample["factor"] = torch.from_numpy(1 + np.float32(config.intensity) * noise[rows])
         if config.dropout:
             latents = int(np.prod(self.encoder.latent_shape))
-            sample["kept"] = torch.from_numpy(rng.random((size[0], latents), np.float32) >= config.dropout)
+            sample["kept"] = torch.from_numpy(rng.random((size[0], latents), np.float32)[rows] >= config.dropout)
         return sample
 
     def sample_bytes(self) -> int:
         """Return the memory of the segments."""
-        return self.sampler.batch_size * (self.data.stack + self.config.horizon) * self.data.frame_bytes
+        return self.sampler.num_rows * (self.data.stack + self.config.horizon) * self.data.frame_bytes
 
     def loss(self, sample: Sample) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the mean distance of predicted and seen projections."""
         with self.encoder.autocast():
             first, expected, targets = self._projections(sample)
         prediction = torch.stack([self.predictor(y.to(torch.float32)) for y in expected], 1)  # (B, K, n)
-        seen, valid = torch.stack(targets, 1).to(torch.float32), sample["valid"]
+        seen = torch.stack(targets, 1).to(torch.float32)
+        prediction, seen, valid = gathered(prediction, seen, sample["valid"])
         if self.config.center == "yes":
             prediction, seen = centered(prediction, valid), centered(seen, valid)
         loss = latent_loss(prediction, seen, valid)

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from protovalue.data.format import End
+from protovalue.distributed.group import gathered
 from protovalue.losses import Backup, td_loss
 from protovalue.nets.heads import TaskHeads
 from protovalue.pretrain.base import Method, Sample, transitions
@@ -29,6 +30,7 @@ class TaskValues(Method):
     A subclass calls `add_heads` in its constructor and says what the rewards are.
     """
 
+    several_processes = True
     heads: TaskHeads
     target: TargetNetwork
     _gammas: Tensor
@@ -121,15 +123,27 @@ class TaskValues(Method):
         with torch.no_grad():
             next_value = self._next_values(self.target["encoder"](next_obs))
         terminal = sample["terminal"] if self._mask else torch.zeros_like(sample["terminal"])
+        whole = gathered(prediction, next_value, sample["reward"], terminal)
+        loss, logged = self._td_loss(*whole)
+        return self.with_inverse((loss, logged), features, next_obs, sample["action"])
+
+    def _td_loss(
+        self, prediction: Tensor, next_value: Tensor, reward: Tensor, terminal: Tensor
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the loss of a whole batch, and what to log of it."""
         gamma = self._gamma if isinstance(self._gamma, float) else self._gammas
         weight = self._weights if self._weighted else None
-        loss, error = td_loss(prediction, next_value, sample["reward"], terminal, gamma, weight)
+        loss, error = td_loss(prediction, next_value, reward, terminal, gamma, weight)
         error = error.detach()
         logged = {"td_error_std": error.std(), "prediction_mean": prediction.detach().mean()}
         if len(self._sizes) > 1:
             parts = (error.square() * self._weights).mean(dim=0).split(self._sizes)
             logged |= {f"loss_of_group_{number}": part.mean() for number, part in enumerate(parts, 1)}
-        return self.with_inverse((loss, logged), features, next_obs, sample["action"])
+        return loss, logged | self.noted(reward)
+
+    def noted(self, reward: Tensor) -> dict[str, Tensor]:
+        """Return what to log of a batch's rewards (B, m)."""
+        raise NotImplementedError
 
     def _next_values(self, features: Tensor) -> Tensor:
         """Return the target network's values of the next state (B, m), by the backup of each task."""
