@@ -145,7 +145,7 @@ def _sweep(folder: Path) -> None:
         if not _NEW.fullmatch(entry.name):
             continue
         with suppress(OSError, UserError):  # still being written, renamed meanwhile, another user's, or no file
-            descriptor = open_file(entry, os.O_RDONLY)
+            descriptor = open_file(entry, os.O_RDWR)  # NFS locks only what may be written to
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 entry.unlink()
