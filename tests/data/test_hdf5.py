@@ -231,6 +231,12 @@ def pictures(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         observation_space = gymnasium.spaces.Box(0, 255, (40, 48, 3), np.uint8)
         action_space = gymnasium.spaces.Discrete(3, start=5)
 
+        def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+            raise NotImplementedError("it is only looked at")
+
+        def step(self, action: Any) -> Any:
+            raise NotImplementedError("it is only looked at")
+
     gymnasium.register("Jpegs-v0", Pictures)  # type: ignore[arg-type]  # a class that takes no options
     yield
     del gymnasium.registry["Jpegs-v0"]

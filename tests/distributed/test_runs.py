@@ -167,7 +167,7 @@ def test_what_all_would_refuse_is_told_once(data: Path, tmp_path: Path) -> None:
     given = f"pretrain --data {tmp_path}/nothing --out {tmp_path}/run"
     (code, said), (second, silent) = (process.ended() for process in started(tmp_path, 2, lambda: main(given.split())))
     assert (code, second, silent) == (2, 2, "")
-    assert said.startswith(f"pvn: {tmp_path}/nothing")
+    assert said.startswith(f"pvn: --data: {tmp_path}/nothing")
     assert len(said.splitlines()) == 1
 
 

@@ -10,7 +10,7 @@ from protovalue.distributed.join import Together
 from protovalue.errors import UserError
 from protovalue.files import read_json
 from protovalue.nets.encoders import Encoder
-from protovalue.pretrain.methods import method_names
+from protovalue.pretrain.methods import method_class, method_names
 from tests.documents import blocks
 from tests.options.world import (
     Check,
@@ -101,6 +101,9 @@ def _threads(method: str) -> Check:
 
 
 def _processes(method: str) -> Check:
+    if not method_class(method).several_processes:
+        return refused(f"{base(method)} --processes 2", f"--processes: method {method} does not say")
+
     def check(world: World) -> None:
         refused(f"{base(method)} --processes 3", "--batch-size: found 8 for 3 processes, expected a multiple of 3")(
             world

@@ -1,6 +1,7 @@
 """Engines that are not there, do not answer or cannot take a stage: named at once, before anything starts."""
 
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -174,3 +175,19 @@ def test_busy_is_not_gone(tmp_path: Path, pretended: Path) -> None:
     (pretended / "squeue").write_text("#!/bin/sh\nexit 1\n")
     assert engine.states(["1"]) is None
     assert engine.find("pvn-x") is None
+
+
+def test_importing_submitit_leaves_logging_as_it_is(tmp_path: Path) -> None:
+    """By itself it would configure logging, which closes the handlers of whoever called us."""
+    code = (
+        "import contextlib, logging, sys\n"
+        "from protovalue.errors import UserError\n"
+        "from protovalue.study.engines.slurm import _submitit\n"
+        "handler = logging.FileHandler(sys.argv[1], delay=False)\n"
+        "stream = handler.stream\n"
+        "with contextlib.suppress(UserError):  # where there is no sbatch\n"
+        "    _submitit()\n"
+        "assert 'submitit' in sys.modules\n"
+        "assert not stream.closed\n"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path / "log")], check=True)

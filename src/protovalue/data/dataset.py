@@ -5,6 +5,7 @@ import logging
 import math
 import os
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -399,7 +400,7 @@ class Dataset:
 
 def open_distinct(paths: Sequence[Path], flag: str) -> Dataset:
     """Open the folders that a flag names; two with the same episodes are refused: they would count twice."""
-    with given_as(flag):
+    with given_as(flag) if flag.startswith("--") else nullcontext():  # what stands alone needs no name
         data = open_dataset(*paths)
     seen: dict[str, Path] = {}
     for folder in data.folders:

@@ -199,6 +199,8 @@ def read_more(words: Sequence[str]) -> dict[str, str]:
 
 def _submitit() -> Any:
     try:
+        # Or it configures logging when it is imported, which closes every handler that there is in this process.
+        os.environ.setdefault("SUBMITIT_LOG_LEVEL", "NOCONFIG")
         import submitit
     except ImportError:
         raise UserError("--engine slurm: needs another package; in the checkout: pip install -e '.[slurm]'") from None
