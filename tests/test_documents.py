@@ -346,7 +346,7 @@ def check_toml(block: Block) -> None:
         return
     if "environments" not in text:
         game = "atari/Pong" if "gs://" in text else "minatar/breakout"
-        data = "" if "[data]" in text else "[data]\nsteps = 40\n"
+        data = "" if "[data]" in text or "[methods." in text else "[data]\nsteps = 40\n"
         method = "" if "[methods." in text else "[methods.random]\n"
         text = f'environments = ["{game}"]\n{text}\n{data}{method}'
     path = Path(f"from-line-{block.line}.toml")
@@ -544,6 +544,7 @@ STANDS_FOR = {
     "ID": "x",
     "D": "4",
     "G": "0.9",
+    "N": "2",
 }
 
 

@@ -233,7 +233,7 @@ def test_the_indicator_pass_gives_the_same_bits_and_waits_once_a_batch(
     here = indicator_rewards(data, spec, tmp_path / "cpu", quiet=True)
     with pretended(kind, monkeypatch) as device:
         there = indicator_rewards(data, spec, tmp_path / kind, kind, quiet=True)
-        waits = [one for one in device.waits if "yield function(obs.to(device)).cpu()" in one]
+        waits = [one for one in device.waits if "function(states.observations(own, last).to(device)).cpu()" in one]
     batches = -(-data.num_transitions // 100)
     assert batches > 2
     assert len([one for one in waits if "to the CPU" in one]) == batches

@@ -251,7 +251,7 @@ def test_a_connection_that_is_always_cut_leaves_nothing_that_could_be_taken_for_
     hub.repo("me/x").commit(files(folder))
     hub.cuts = 1_000
     line = said(capsys, ["online", "--encoder", "hf://me/x", "--out", str(tmp_path / "run")])
-    assert re.match(rf"pvn: hf://me/x.*: the transfer from or to {hub.url} failed: ", line)
+    assert re.match(rf"pvn: --encoder: hf://me/x.*: the transfer from or to {hub.url} failed: ", line)
     assert not (tmp_path / "run").exists()
     assert list((tmp_path / "hub").rglob("*.safetensors")) == []
     hub.cuts = 0

@@ -222,6 +222,9 @@ CASES = {
     "categorical_loss": (numbers(2, 3), PROBABILITY),
     "cloning_loss": (numbers(5, 3), torch.tensor([0, 2, 1, 1, 0])),
     "graph_drawing_loss": (numbers(9, 4), numbers(4, 9).T),
+    "orthonormality_loss": (numbers(9, 4),),
+    "measure_loss": (numbers(7, 7), numbers(7, 7).T, torch.arange(7) == 3, 0.99),
+    "prediction_loss": (numbers(5, 2, 8), numbers(8, 2, 5).permute(2, 1, 0), torch.ones(5, 2, dtype=torch.bool)),
     "latent_loss": (numbers(5, 2, 8), numbers(8, 2, 5).permute(2, 1, 0), torch.ones(5, 2, dtype=torch.bool)),
 }
 
@@ -230,7 +233,7 @@ def test_every_loss_is_checked_for_its_precision() -> None:
     own = {
         name for name, found in inspect.getmembers(losses, inspect.isfunction) if found.__module__ == losses.__name__
     }
-    assert own == CASES.keys()
+    assert own - {"_gram"} == CASES.keys()  # which two of them call
 
 
 @pytest.mark.parametrize("name", CASES)

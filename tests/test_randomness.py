@@ -74,7 +74,7 @@ def test_the_purposes_have_these_numbers() -> None:
     """Typed by hand: results are repeatable from one version to the next only while they stay."""
     steps = {"BATCH": 0, "AUGMENTATION": 1, "AHEAD": 2, "QUANTILES": 3, "OWN": 4}
     steps |= {"EXPLORE": 101, "REPLAY": 102, "REDRAW": 103, "PLAY": 104}
-    once = {"ENCODER": 0, "METHOD": 1, "HEAD": 1000}
+    once = {"ENCODER": 0, "METHOD": 1, "INVERSE": 2, "HEAD": 1000}
     environments = {"TRAINING": 1, "EVALUATION": 2}
     families = {Drawn.STEP: steps, Drawn.ONCE: once, Drawn.ENVIRONMENT: environments}
     expected = {name: (family, number) for family, numbers in families.items() for name, number in numbers.items()}

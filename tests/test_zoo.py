@@ -179,7 +179,7 @@ def test_an_empty_zoo_says_so(
     assert main(["zoo", "list"]) == 2
     assert capsys.readouterr().err == f"pvn: {empty}\n"
     assert main(["online", "--encoder", "zoo:minatar/breakout/pvn", "--out", str(tmp_path / "run")]) == 2
-    assert capsys.readouterr().err == f"pvn: zoo:minatar/breakout/pvn: {empty}\n"
+    assert capsys.readouterr().err == f"pvn: --encoder: zoo:minatar/breakout/pvn: {empty}\n"
     assert not (tmp_path / "run").exists()
 
 

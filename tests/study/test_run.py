@@ -185,14 +185,14 @@ class Rigged:
 SCRIPT = """
 import sys
 from pathlib import Path
-from protovalue.study import engine
+from protovalue.study.engines import local
 
 print("once")
-engine._IMPORTED_ONCE = []
+local._IMPORTED_ONCE = []
 root = Path(sys.argv[1])
-running = engine.LocalProcesses(1, root, 1)
-running.start(engine.Job("job", ("pvn", "--version"), root / "log"))
-while not (ended := running.wait(0.1)):
+running = local.LocalProcesses(1, root, 1)
+running.submit(local.Job("job", ("pvn", "--version"), root / "log"))
+while not (ended := running.poll(0.1)):
     pass
 print(ended[0].code)
 """
