@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 GONE = "it was killed, perhaps for lack of memory, or its machine is gone; the others ended; the same command continues"
 UNWINDING = 5.0  # seconds for the main thread of the first process to end by itself: what it waits for has failed, too
 AGREEING = 2.0  # seconds in which another's mistake may turn out to be the first one's, too, which then tells it
+PRINTING = 0.5  # seconds for the first process to print why: torchrun ends it as soon as another has failed
 
 
 @dataclass(frozen=True)
@@ -91,8 +92,7 @@ class First(Watch):
 
     def _listen(self, peer: Peer, connection: socket.socket) -> None:
         """Hear what another process says at its end."""
-        with connection:
-            told = _heard(connection)
+        told = _heard(connection)
         if told is None:
             self._fail(f"{peer} is gone: {GONE}", 0.0)
         elif told["code"]:
@@ -126,6 +126,8 @@ class First(Watch):
                     connection.shutdown(socket.SHUT_RDWR)
         for thread in self._threads:
             thread.join(1.0)
+        for connection in self._others.values():
+            connection.close()
 
     def say(self, line: str, code: int) -> None:
         """Do nothing: whoever started this process prints what it raises."""
@@ -140,25 +142,36 @@ class Other(Watch):
         self._connection.settimeout(None)
         _keep_alive(self._connection)
         _tell(self._connection, {"token": token, "rank": own.rank, "host": own.host, "pid": own.pid})
-        self._done = False
+        self._done, self._over = False, threading.Event()
         threading.Thread(target=self._listen, daemon=True).start()
 
     def _listen(self) -> None:
         told = _heard(self._connection)
-        if told is not None:
-            os._exit(told["code"])
-        if not self._done:
+        if told is None:
             # Of those that are left one speaks.
             _leave(f"{self._first} is gone: {GONE}" if self._own.rank == 1 else None, 2)
+        if told["code"]:
+            time.sleep(PRINTING)
+        elif self._done:
+            self._over.set()
+            return
+        os._exit(told["code"])  # with 0: the first one found that nothing is left to do
 
     def over(self, code: int) -> None:
-        """Say that this process has done its part."""
-        self.say("", code)
+        """Say that this process has done its part, and wait until the first one has.
+
+        A process that goes on to its end at once may end in an abort: gloo's threads need the interpreter to let go of
+        what was exchanged last.
+        """
+        self._done = True
+        _tell(self._connection, {"code": code, "line": ""})
+        self._over.wait()
+        self._connection.close()
 
     def say(self, line: str, code: int) -> None:
-        """Say why this process ends."""
-        self._done = True
+        """Say why this process ends; the first one prints it, or what it found wrong itself, and tells all to end."""
         _tell(self._connection, {"code": code, "line": line})
+        self._over.wait(AGREEING + UNWINDING)
 
 
 def _hello(connection: socket.socket, token: str) -> dict[str, Any] | None:
