@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from protovalue.data.dataset import Dataset
+from protovalue.distributed.group import gathered
 from protovalue.losses import measure_loss, orthonormality_loss
 from protovalue.pretrain.base import Method, Sample, transitions
 from protovalue.pretrain.config import PretrainConfig
@@ -23,6 +24,7 @@ class Contrastive(Method):
     """
 
     Config: ClassVar[type[PretrainConfig]] = ContrastiveConfig
+    several_processes = True
     config: ContrastiveConfig
 
     def __init__(
@@ -53,9 +55,12 @@ class Contrastive(Method):
         with torch.no_grad():
             next_features = target["encoder"](next_obs)
             behind = target["encoder"](obs) if shared and not arrival else next_features
-            next_measure = target["heads"].mean(next_features) @ target["map"](behind, y).T
-        measure = forward @ backward.T  # (B, B)
-        fit = measure_loss(measure, next_measure, sample["terminal"], config.gamma)
+            next_forward, next_backward = target["heads"].mean(next_features), target["map"](behind, y)
+        forward, backward, next_forward, next_backward, terminal = gathered(  # all pairs, across processes too
+            forward, backward, next_forward, next_backward, sample["terminal"]
+        )
+        measure, next_measure = forward @ backward.T, next_forward @ next_backward.T  # (B, B)
+        fit = measure_loss(measure, next_measure, terminal, config.gamma)
         orthonormality = orthonormality_loss(backward)
         logged = {
             "measure_loss": fit.detach(),

@@ -7,6 +7,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from protovalue.data.dataset import Dataset
+from protovalue.distributed.group import gathered
 from protovalue.losses import orthonormality_loss, prediction_loss
 from protovalue.nets.heads import TaskHeads
 from protovalue.nets.layers import Dense
@@ -43,6 +44,7 @@ class LatentPrediction(Method):
     """
 
     Config: ClassVar[type[PretrainConfig]] = RldpConfig
+    several_processes = True
     config: RldpConfig
 
     def __init__(
@@ -59,18 +61,18 @@ class LatentPrediction(Method):
 
     def sample(self, step: int) -> Sample:
         """Return segments of H steps; or transitions and, of each, a later state."""
-        config, data = self.config, self.data
+        config, data, sampler = self.config, self.data, self.sampler
         if config.horizon is not None:
-            found = self.sampler.segments(step, config.horizon)
+            found = sampler.segments(step, config.horizon)
             frames, action, valid = found.frames, found.action, found.valid
             return {
                 "frames": torch.from_numpy(frames),
                 "action": torch.from_numpy(action),
                 "valid": torch.from_numpy(valid),
             }
-        batch = self.sampler.batch(step)
+        batch = sampler.batch(step)
         episode, at = data.locate(batch.index)
-        uniform = generator_at(config.seed, Purpose.AHEAD, step).random(len(at))
+        uniform = generator_at(config.seed, Purpose.AHEAD, step).random(sampler.batch_size)[sampler.rows]
         later = at + steps_ahead(uniform, data.lengths[episode] - at, config.ahead)
         seen = data.windows(episode, later - data.stack + 1, data.stack)
         return {
@@ -84,7 +86,7 @@ class LatentPrediction(Method):
         """Return the memory of the segments, or of transitions and later states."""
         stack, horizon = self.data.stack, self.config.horizon
         frames = stack + horizon if horizon is not None else 2 * stack + 1
-        return self.sampler.batch_size * frames * self.data.frame_bytes
+        return self.sampler.num_rows * frames * self.data.frame_bytes
 
     def loss(self, sample: Sample) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the error of the predictions, and how far f is from orthonormal."""
@@ -98,7 +100,8 @@ class LatentPrediction(Method):
             obs = sample["later"] if "later" in sample else frames[:, h + 1 : h + 1 + stack]
             with torch.no_grad():
                 seen.append(self.target["state_map"](self.target["encoder"](obs)))
-        prediction, target = torch.stack(expected, 1), torch.stack(seen, 1)  # (B, H, d)
+        both = torch.stack(expected, 1), torch.stack(seen, 1)  # (B, H, d)
+        prediction, target, valid, first = gathered(*both, valid, first)
         error, orthonormality = prediction_loss(prediction, target, valid), orthonormality_loss(first)
         with torch.no_grad():  # another segment's states as targets: if they do as well, all states look the same
             others = prediction_loss(prediction, target.roll(1, 0), valid & valid.roll(1, 0))

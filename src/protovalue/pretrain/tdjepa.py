@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from protovalue.data.dataset import Dataset
+from protovalue.distributed.group import gathered
 from protovalue.losses import orthonormality_loss, prediction_loss
 from protovalue.pretrain.base import Method, Sample, transitions
 from protovalue.pretrain.config import PretrainConfig
@@ -22,6 +23,7 @@ class TdJepa(Method):
     """
 
     Config: ClassVar[type[PretrainConfig]] = TdJepaConfig
+    several_processes = True
     config: TdJepaConfig
 
     def __init__(
@@ -53,6 +55,7 @@ class TdJepa(Method):
             going_on = (~sample["terminal"]).to(prediction.dtype).unsqueeze(1)
             following = target["heads"].mean(target["state_map"](behind))
             expected = target["task_map"](behind, next_obs) + config.gamma * going_on * following
+        prediction, expected, state, task = gathered(prediction, expected, state, task)
         error = prediction_loss(prediction, expected)
         of_states, of_tasks = orthonormality_loss(state), orthonormality_loss(task)
         logged = {
