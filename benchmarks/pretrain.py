@@ -35,7 +35,7 @@ from protovalue.data.sampler import Prefetcher, Sampler
 from protovalue.indicators.precompute import PASS_BATCH, States
 from protovalue.losses import successor_measure_loss
 from protovalue.nets.encoders import make_encoder
-from protovalue.nets.layers import max_pool, planes
+from protovalue.nets.layers import max_pool
 from protovalue.nets.memory import keep_freed_memory
 from protovalue.nets.nature import NATURE
 from protovalue.nets.patches import find_patches
@@ -285,7 +285,7 @@ def shared_patches(data: Dataset, indicator: Any) -> dict[str, float]:
     patches = find_patches(obs, NATURE)
 
     def whole() -> Tensor:
-        x = planes(obs, networks.observation_shape)
+        x = networks._input(obs)
         return torch.cat([module(x) for module in networks.modules_], dim=1)
 
     times: dict[str, list[float]] = {"whole": [], "shared": []}
@@ -296,7 +296,7 @@ def shared_patches(data: Dataset, indicator: Any) -> dict[str, float]:
             with torch.no_grad():
                 outputs[name] = function()
             times[name].append(clock() - start)
-    torch.testing.assert_close(outputs["whole"], outputs["shared"], rtol=0, atol=1e-6)
+    torch.testing.assert_close(outputs["whole"], outputs["shared"], rtol=0, atol=1e-5)
     seen = [len(patches.pixels), *(len(part) for part in patches.parts)]
     places = [patches.image.numel() * count for count in (21 * 21, 11 * 11, 11 * 11)]
     return {
