@@ -1,7 +1,7 @@
 """What `pvn probe` runs: label states, read them from every encoder's features, write and print the scores."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -15,9 +15,10 @@ from protovalue.envs.registry import make
 from protovalue.errors import UserError
 from protovalue.evaluate.aggregate import Estimate, mean_interval
 from protovalue.evaluate.features import features_of
+from protovalue.evaluate.probe_file import FORMAT, RESULT, VERSION, Probed, ProbedVariable, ProbeFile
 from protovalue.files import make_folder, write_json
 from protovalue.nets.encoders import make_encoder
-from protovalue.online.linear_dqn import RANDOM, find_encoder
+from protovalue.online.linear_dqn import RANDOM, encoder_checksum, find_encoder
 from protovalue.probe.config import ProbeConfig
 from protovalue.probe.labels import Labelled, cells_states, player_labels
 from protovalue.probe.ram import published_f1, ram_states, variables_of
@@ -30,17 +31,6 @@ from protovalue.report.table import Number, Table, shown
 ENVS = 8  # games that play side by side
 ATARI = "atari/"
 MAJORITY, SUPERVISED, INITIAL = "majority", "supervised", "random"
-RESULT, FORMAT, VERSION = "probe.json", "protovalue probe", 1
-
-
-@dataclass(frozen=True)
-class Probed:
-    """The scores of one encoder, or of what encoders are compared with."""
-
-    method: str
-    encoder: str
-    f1: tuple[float, ...]
-    """By variable."""
 
 
 def probe_command(config: ProbeConfig) -> None:
@@ -60,17 +50,15 @@ def probe_command(config: ProbeConfig) -> None:
     make_folder(config.out)
     for name, table in zip(("categories", "variables"), tables, strict=True):
         write_table(table, config.out, name)
-    write_json(
-        config.out / RESULT,
-        {
-            "format": FORMAT,
-            "version": VERSION,
-            "env": env.env_id,
-            "states": {"train": len(task.train), "stop": len(task.stop), "judge": len(task.judge)},
-            "variables": [asdict(variable) for variable in task.variables],
-            "probed": [asdict(one) for one in probed],
-        },
+    found = ProbeFile(
+        format=FORMAT,
+        version=VERSION,
+        env=env.env_id,
+        states={"train": len(task.train), "stop": len(task.stop), "judge": len(task.judge)},
+        variables=[ProbedVariable(variable.name, variable.category) for variable in task.variables],
+        probed=probed,
     )
+    write_json(config.out / RESULT, asdict(found))
     print(plain(tables[0]), end="")
     print(f"wrote {config.out / RESULT} and the tables beside it")
 
@@ -125,18 +113,19 @@ def _states(config: ProbeConfig, env: Env) -> Labelled:
 
 
 def _probed(config: ProbeConfig, task: Task, encoders: Sequence[tuple[str, str, FrozenEncoder]]) -> Iterator[Probed]:
-    yield Probed(MAJORITY, "", tuple(majority(task)))
+    yield Probed(MAJORITY, "", None, majority(task))
     with ProgressBar("probes", len(encoders) + (config.supervised > 0), "encoders") as bar:
         for method, name, encoder in encoders:
             features = torch.from_numpy(features_of(encoder.features, task.states.observations))
-            yield Probed(method, name, tuple(read_frozen(task, features, config.seed, config.epochs)))
+            scores = read_frozen(task, features, config.seed, config.epochs)
+            yield Probed(method, name, encoder_checksum(encoder), scores)
             bar.advance(1)
         if config.supervised:
             _, name, encoder = encoders[0]
             architecture, width = _shape(name, encoder)
             network = make_encoder(architecture, encoder.observation_shape, width, seeded(config.seed, Purpose.ENCODER))
             scores = read_trained(task, network, encoder.num_features, config.seed, config.supervised)
-            yield Probed(SUPERVISED, f"{architecture}:{width}", tuple(scores))
+            yield Probed(SUPERVISED, f"{architecture}:{width}", None, scores)
             bar.advance(1)
 
 

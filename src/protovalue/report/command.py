@@ -23,6 +23,7 @@ from protovalue.report.numbers import SCORE_DIGITS, plural, return_digits
 from protovalue.report.page import write_page
 from protovalue.report.paper import paper_report
 from protovalue.report.pictures import FIGURES, MANY, draw_all
+from protovalue.report.probes import read_probes
 from protovalue.report.reading import read_results
 from protovalue.report.results import Results
 from protovalue.report.table import shown
@@ -80,10 +81,11 @@ def compute(results: Results, config: ReportConfig, quiet: bool = False) -> Repo
     """Compute all that a report says; nothing is written."""
     scale = summary.scale_of(results)
     scores, left_out = summary.normalised_scores(results, scale)
+    probes, about_probes = read_probes(config.probes, results)
     looked = look(results, config.features, quiet, config.mds)
     subject = Subject(results, scale, looked.features)
     grids, games = grid.grids(results), tuple(next(iter(scores.values()), ()))
-    notes = [*results.notes, *scale.notes, *left_out, *_about_versions(results.cells), *looked.notes]
+    notes = [*results.notes, *scale.notes, *left_out, *_about_versions(results.cells), *looked.notes, *about_probes]
     if len(results.methods) > MANY:
         notes.append(f"figures with a colour per method are left out: there are {len(results.methods)} methods")
     notes += [
@@ -107,6 +109,7 @@ def compute(results: Results, config: ReportConfig, quiet: bool = False) -> Repo
         contrasts=claims.contrasts(subject),
         grid=grid.grid_cells(grids, scale, looked.features, games),
         grid_widths=grid.grid_widths(grids, scale, games, config.draws),
+        probes=tuple(probes),
         improvements=summary.improvements(scores, config.draws),
         paper={env: found for env in results.envs if (found := paper_results(env))},
         references=summary.references(results),

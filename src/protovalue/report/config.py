@@ -31,6 +31,8 @@ class ReportConfig(Settings):
     """How a trajectory is placed in the plane: by eigenvectors, or by lowering the stress from there."""
     draws: Annotated[int, RESULT, Range(100)] = 2_000
     """Draws of the bootstrap."""
+    probes: Annotated[tuple[Path, ...], INPUT] = ()
+    """Folders that `pvn probe` wrote about encoders of the runs: shown beside the returns."""
     env: Annotated[tuple[str, ...], SUBJECT] = ()
     """Environments gym/FILE.py:ID, gym/MODULE:ID or FILE.py/NAME of the runs, whose code is run to play their games."""
     code: Annotated[tuple[str, ...], INPUT] = ()

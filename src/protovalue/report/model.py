@@ -13,8 +13,8 @@ from protovalue.report.results import Results
 
 __all__ = [
     "STATISTICS", "STATISTIC_TITLES", "Aggregate", "Contrast", "Cost", "Embedding", "EncoderFeatures", "Estimate",
-    "FeatureNumbers", "Gallery", "GameScore", "GridCell", "GridWidth", "Picture", "Report", "Spread", "TableFiles",
-    "Verdict",
+    "FeatureNumbers", "Gallery", "GameScore", "GridCell", "GridWidth", "Picture", "ProbeRow", "Report", "Spread",
+    "TableFiles", "Verdict",
 ]  # fmt: skip
 
 Array = NDArray[np.float64]
@@ -247,6 +247,19 @@ class GridWidth:
 
 
 @dataclass(frozen=True)
+class ProbeRow:
+    """How well one category of what is true of a state is read from the features of every method."""
+
+    env: str
+    category: str
+    f1: Mapping[str, Estimate]
+    """Weighted F1 by method, with Student's interval over encoders; also of what stands beside the methods."""
+    correlation: Estimate | None
+    """Rank correlation of an encoder's F1 and its agents' mean return, over all encoders of the game."""
+    encoders: int
+
+
+@dataclass(frozen=True)
 class Cost:
     """What a kind of stage took."""
 
@@ -284,6 +297,8 @@ class Report:
     grid: tuple[GridCell, ...] = ()
     """Of methods that were run with several numbers of tasks."""
     grid_widths: tuple[GridWidth, ...] = ()
+    probes: tuple[ProbeRow, ...] = ()
+    """What `pvn probe` found of these encoders."""
     headline: tuple[str, ...] = ()
     """The lines that the command prints: numbers with intervals, per game and over games."""
     paper: Mapping[str, Mapping[str, float]] = field(default_factory=dict)

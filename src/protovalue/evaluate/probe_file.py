@@ -1,0 +1,74 @@
+"""The file that `pvn probe` writes, and how it is read back."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from protovalue.errors import UserError
+from protovalue.files import read_json
+from protovalue.schema import checked, require
+
+RESULT = "probe.json"
+FORMAT: Literal["protovalue probe"] = "protovalue probe"
+VERSION: Literal[2] = 2
+
+
+@dataclass(frozen=True)
+class Probed:
+    """The scores of one encoder, or of what encoders are compared with."""
+
+    method: str
+    encoder: str
+    checksum: str | None
+    """Of the encoder's parameters; None of what is not an encoder."""
+    f1: list[float]
+    """By variable."""
+
+
+@dataclass(frozen=True)
+class ProbedVariable:
+    """What was read."""
+
+    name: str
+    category: str
+
+
+@dataclass(frozen=True)
+class ProbeFile:
+    """All scores in one environment."""
+
+    format: Literal["protovalue probe"]
+    version: Literal[2]
+    env: str
+    states: dict[str, int]
+    """How many trained, stopped and judged the readouts."""
+    variables: list[ProbedVariable]
+    probed: list[Probed]
+
+    def __post_init__(self) -> None:
+        require(len(self.variables) > 0, "variables", "none", "at least one")
+        for place, one in enumerate(self.probed):
+            require(len(one.f1) == len(self.variables), f"probed[{place}].f1", len(one.f1), "one for each variable")
+
+    @property
+    def categories(self) -> dict[str, list[int]]:
+        """The numbers of the variables of each category."""
+        found: dict[str, list[int]] = {}
+        for place, variable in enumerate(self.variables):
+            found.setdefault(variable.category, []).append(place)
+        return found
+
+    def by_category(self, probed: Probed) -> NDArray[np.float64]:
+        """Return mean scores over the variables of each category."""
+        return np.array([np.mean([probed.f1[place] for place in own]) for own in self.categories.values()])
+
+
+def read_probe(folder: Path) -> ProbeFile:
+    """Read what `pvn probe` wrote into a folder."""
+    path = folder / RESULT if folder.is_dir() else folder
+    if not path.is_file():
+        raise UserError(f"{folder}: found no {RESULT}, expected a folder that pvn probe wrote")
+    return checked(ProbeFile, read_json(path), path)

@@ -1,0 +1,68 @@
+"""Probes beside returns: what `pvn probe` found of a report's encoders, and whether it goes with what agents reach."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from protovalue.errors import UserError
+from protovalue.evaluate.aggregate import mean_interval
+from protovalue.evaluate.correlation import rank_correlation
+from protovalue.evaluate.probe_file import ProbeFile, read_probe
+from protovalue.report.model import ProbeRow
+from protovalue.report.results import Results
+
+ALL = "all categories"
+
+
+def read_probes(paths: Sequence[Path], results: Results) -> tuple[list[ProbeRow], list[str]]:
+    """Read probes of a report's encoders, known by their parameters; return rows of a table, and notes."""
+    rows: list[ProbeRow] = []
+    notes: list[str] = []
+    for path in paths:
+        found = read_probe(path)
+        if found.env not in results.envs:
+            raise UserError(f"--probes: {path} is of {found.env}, expected one of {', '.join(results.envs)}")
+        own, strangers = list(_rows(found, results)), _strangers(found, results)
+        for row in own:
+            if any((row.env, row.category) == (other.env, other.category) for other in rows):
+                raise UserError(f"--probes: {path}: found {row.category} of {row.env} a second time, expected it once")
+        if not any(row.encoders for row in own):
+            raise UserError(f"--probes: {path}: none of its encoders is in these runs")
+        if strangers:
+            notes.append(f"probes of {found.env}: {strangers} of the probed encoders are not in these runs")
+        rows += own
+    return rows, notes
+
+
+def _rows(found: ProbeFile, results: Results) -> Iterator[ProbeRow]:
+    cells = {cell.checksum: cell for cell in results.cells if cell.env == found.env and cell.checksum is not None}
+    scores: dict[str, list[NDArray[np.float64]]] = {method: [] for method in results.methods}
+    pairs: list[tuple[NDArray[np.float64], float]] = []
+    for one in found.probed:
+        cell = cells.get(one.checksum) if one.checksum is not None else None
+        if cell is not None:
+            scores[cell.method].append(found.by_category(one))
+            pairs.append((found.by_category(one), cell.score))
+        elif one.checksum is None:  # what stands beside the encoders
+            scores.setdefault(one.method, []).append(found.by_category(one))
+    names = list(found.categories)
+    for place, name in enumerate([*names, ALL] if len(names) > 1 else names):
+        columns = slice(None) if name == ALL else slice(place, place + 1)
+        yield ProbeRow(
+            env=found.env,
+            category=name,
+            f1={
+                method: mean_interval([float(one[columns].mean()) for one in own])
+                for method, own in scores.items()
+                if own
+            },
+            correlation=rank_correlation([float(one[columns].mean()) for one, _ in pairs], [r for _, r in pairs]),
+            encoders=len(pairs),
+        )
+
+
+def _strangers(found: ProbeFile, results: Results) -> int:
+    known = {cell.checksum for cell in results.cells}
+    return sum(one.checksum is not None and one.checksum not in known for one in found.probed)

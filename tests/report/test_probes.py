@@ -1,0 +1,144 @@
+"""Probes in a report: joined with returns by the encoders' parameters, correlated, refused where they do not fit."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from protovalue.cli import main
+from protovalue.errors import UserError
+from protovalue.evaluate.correlation import rank_correlation
+from protovalue.files import write_json
+from protovalue.report.probes import read_probes
+from protovalue.report.results import Results
+from protovalue.report.tables import PROBES
+from tests.report import fake
+
+
+def test_rank_correlation_by_hand() -> None:
+    """Four ranks differ by one: 1 - 6 * 4 / (5 * 24); atanh 0.8 +- 1.95996 sqrt(1.32 / 2)."""
+    found = rank_correlation([10, 20, 30, 40, 50], [2, 1, 4, 3, 5])
+    assert found is not None
+    assert found.point == pytest.approx(0.8)
+    assert (found.low, found.high) == pytest.approx((np.tanh(1.0986123 - 1.5922823), np.tanh(1.0986123 + 1.5922823)))
+    few = rank_correlation([1, 2, 3, 4], [4, 3, 1, 2])
+    assert few is not None
+    assert few.point == pytest.approx(-0.8)
+    assert not few.has_interval
+    assert rank_correlation([1, 2, 3], [5, 5, 5]) is None
+    assert rank_correlation([2, 2, 2], [1, 2, 3]) is None
+    assert rank_correlation([1], [1]) is None
+    same = rank_correlation([1, 2, 3, 4, 5], [1, 4, 9, 16, 25])
+    assert same is not None
+    assert same.point == pytest.approx(1.0)
+    assert not same.has_interval
+    with pytest.raises(ValueError, match="found 1 and 2 numbers"):
+        rank_correlation([1], [1, 2])
+
+
+GAME = "minatar/breakout"
+F1 = {"a0": [0.1, 0.3, 0.9], "a1": [0.3, 0.5, 0.5], "b0": [0.5, 0.7, 0.1], "gone": [0.9, 0.9, 0.9]}
+
+
+def results() -> Results:
+    """Encoders a0, a1 and b0 with agents that reach 1, 3 and 7."""
+    cells = []
+    for name, method, seed, score in (("a0", "A", 0, 1.0), ("a1", "A", 1, 3.0), ("b0", "B", 0, 7.0)):
+        cell = replace(fake.cell(fake.ENVS[0], fake.PVN, seed), env=GAME, method=method)
+        cells.append(replace(cell, checksum=name, returns=np.array([score - 0.5, score + 0.5])))
+    return Results("runs", "Runs", "none", ("A", "B"), (GAME,), tuple(cells))
+
+
+def probe(folder: Path, **changes: Any) -> Path:
+    folder.mkdir(exist_ok=True)
+    beside = [{"method": "majority", "encoder": "", "checksum": None, "f1": [0.0, 0.1, 0.2]}]
+    found = {
+        "format": "protovalue probe",
+        "version": 2,
+        "env": GAME,
+        "states": {"train": 7, "stop": 1, "judge": 2},
+        "variables": [
+            {"name": "row", "category": "places"},
+            {"name": "column", "category": "places"},
+            {"name": "left", "category": "beside"},
+        ],
+        "probed": beside + [{"method": "x", "encoder": n, "checksum": n, "f1": f1} for n, f1 in F1.items()],
+    }
+    write_json(folder / "probe.json", found | changes)
+    return folder
+
+
+def test_means_by_category_and_how_they_go_with_the_return(tmp_path: Path) -> None:
+    """Places: 0.2 and 0.4 of A, 0.6 of B, in the order of returns; beside: the other way round."""
+    rows, notes = read_probes([probe(tmp_path)], results())
+    assert [row.category for row in rows] == ["places", "beside", "all categories"]
+    places, beside, both = rows
+    assert {name: one.point for name, one in places.f1.items()} == pytest.approx({"A": 0.3, "B": 0.6, "majority": 0.05})
+    # Student's t with one degree of freedom: 12.7062 * 0.1.
+    assert places.f1["A"].high == pytest.approx(0.3 + 1.27062, abs=1e-5)
+    assert not places.f1["B"].has_interval
+    assert {name: one.point for name, one in beside.f1.items()} == pytest.approx({"A": 0.7, "B": 0.1, "majority": 0.2})
+    assert {name: one.point for name, one in both.f1.items()} == pytest.approx({"A": 0.5, "B": 0.35, "majority": 0.125})
+    assert places.correlation is not None
+    assert beside.correlation is not None
+    assert (places.correlation.point, beside.correlation.point) == pytest.approx((1.0, -1.0))
+    assert {row.encoders for row in rows} == {3}
+    assert notes == [f"probes of {GAME}: 1 of the probed encoders are not in these runs"]
+
+
+def test_the_table_has_a_column_for_each_method_and_the_best_in_bold(tmp_path: Path) -> None:
+    rows, _ = read_probes([probe(tmp_path)], results())
+    table = PROBES.for_files(replace(fake.report(tmp_path), probes=tuple(rows)))
+    assert table.columns == (
+        "Game and category", "Encoders", "A", "B", "majority", "Rank correlation with the return",
+    )  # fmt: skip
+    texts = [[number.text for number in row] for row in table.rows]
+    assert texts[0] == [f"{GAME}, places", "3", "0.300 [-0.971, 1.571]", "0.600", "0.050", "1.00"]
+    assert [[number.is_best for number in row].index(True) for row in table.rows] == [3, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"env": "minatar/asterix"}, f"is of minatar/asterix, expected one of {GAME}"),
+        ({"probed": []}, "none of its encoders is in these runs"),
+        ({"variables": []}, "field variables: found 'none', expected at least one"),
+        ({"version": 1}, "field version"),
+        ({"probed": [{"method": "x", "encoder": "", "checksum": "a0", "f1": [1.0]}]}, "probed[0].f1"),
+    ],
+)
+def test_what_does_not_fit_is_refused(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(UserError) as caught:
+        read_probes([probe(tmp_path / "probe", **changes)], results())
+    assert said in str(caught.value)
+
+
+def test_twice_and_nothing_are_refused(tmp_path: Path) -> None:
+    one = probe(tmp_path / "probe")
+    with pytest.raises(UserError, match="found places of minatar/breakout a second time"):
+        read_probes([one, one], results())
+    with pytest.raises(UserError, match=r"nowhere: found no probe\.json"):
+        read_probes([tmp_path / "nowhere"], results())
+
+
+def test_real_encoders_are_found_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two encoders are trained, played on, probed and reported: the commands of the documentation."""
+    data = str(tmp_path / "data")
+    assert main(["collect", GAME, "--steps", "400", "--out", data]) == 0
+    for seed in "01":
+        encoder, agents = str(tmp_path / f"bc-{seed}"), str(tmp_path / "agents" / seed)
+        small = ["--steps", "2", "--batch-size", "8", "--width", "0.25", "--seed", seed, "--out", encoder]
+        assert main(["pretrain", "--method", "bc", "--data", data, *small]) == 0
+        assert main(["online", "--encoder", encoder, "--seeds", "0", "--steps", "1000", "--out", agents]) == 0
+        assert main(["evaluate", agents, "--episodes", "1"]) == 0
+    words = ["--states", "300", "--epochs", "1", "--random", "1", "--out", str(tmp_path / "probe")]
+    assert main(["probe", str(tmp_path / "bc-0"), str(tmp_path / "bc-1"), *words]) == 0
+    report = ["--features", "none", "--out", str(tmp_path / "report"), "--probes", str(tmp_path / "probe")]
+    capsys.readouterr()
+    assert main(["report", str(tmp_path / "agents"), *report]) == 0
+    assert "1 of the probed encoders are not in these runs" in capsys.readouterr().out  # the random one
+    text = (tmp_path / "report" / "tables" / "probes.md").read_text()
+    assert f"{GAME}, beside the player | 2 |" in text
+    assert '<section id="probes"' in (tmp_path / "report" / "index.html").read_text()
