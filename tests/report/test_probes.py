@@ -142,3 +142,28 @@ def test_real_encoders_are_found_again(tmp_path: Path, capsys: pytest.CaptureFix
     text = (tmp_path / "report" / "tables" / "probes.md").read_text()
     assert f"{GAME}, beside the player | 2 |" in text
     assert '<section id="probes"' in (tmp_path / "report" / "index.html").read_text()
+
+
+def test_several_probes_of_several_games(tmp_path: Path) -> None:
+    """One category has no row of all; an encoder counts in the game that it was probed in; strangers are counted."""
+    known, other = results(), "minatar/asterix"
+    elsewhere = replace(known.cells[0], env=other, returns=np.array([100.0]))
+    both = replace(known, envs=(GAME, other), cells=(*known.cells, elsewhere))
+    player = [{"name": "action", "category": "player"}]
+    own = [{"method": "x", "encoder": name, "checksum": name, "f1": f1[:1]} for name, f1 in F1.items()]
+    more = [{"method": "x", "encoder": "far", "checksum": "far", "f1": [0.2]}]
+    second = probe(tmp_path / "player", variables=player, probed=own + more)
+    third = probe(tmp_path / "asterix", env=other, variables=player, probed=own[:1])
+    rows, notes = read_probes([probe(tmp_path / "cells"), second, third], both)
+    assert [(row.env, row.category, row.encoders) for row in rows] == [
+        (GAME, "places", 3),
+        (GAME, "beside", 3),
+        (GAME, "all categories", 3),
+        (GAME, "player", 3),
+        (other, "player", 1),
+    ]
+    assert rows[3].f1["A"].point == pytest.approx(0.2)
+    assert rows[3].correlation is not None
+    assert rows[3].correlation.point == pytest.approx(1.0)
+    assert rows[4].correlation is None
+    assert [note.partition(": ")[2][:1] for note in notes] == ["1", "2"]
