@@ -30,6 +30,9 @@ def test_rank_correlation_by_hand() -> None:
     assert rank_correlation([1, 2, 3], [5, 5, 5]) is None
     assert rank_correlation([2, 2, 2], [1, 2, 3]) is None
     assert rank_correlation([1], [1]) is None
+    two = rank_correlation([1, 2], [5, 4])
+    assert two is not None
+    assert two.point == pytest.approx(-1.0)
     same = rank_correlation([1, 2, 3, 4, 5], [1, 4, 9, 16, 25])
     assert same is not None
     assert same.point == pytest.approx(1.0)
