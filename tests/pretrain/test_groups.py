@@ -31,6 +31,8 @@ OUT = Path("run")
         (("proportion=0.05,share=3", "proportion=1,weight=0.1", "proportion=0.5"), 9, [6, 1, 2]),
         (("share=100", "share=1", "share=1"), 4, [2, 1, 1]),
         (("share=1", "share=2"), 2, [1, 1]),
+        (("share=1", "gamma=0"), 3, [2, 1]),
+        (("share=3", "proportion=1", "proportion=1,gamma=0", "share=1"), 6, [3, 1, 1, 1]),
         (("proportion=1", "proportion=1,gamma=0.5"), 2, [1, 1]),
     ],
 )
