@@ -177,16 +177,20 @@ def test_errors_in_units_of_the_spread(few: Dataset, config: PvnConfig) -> None:
 
 
 def test_sums_that_do_not_differ_have_no_spread(few: Dataset, config: PvnConfig, tmp_path: Path) -> None:
-    """Where no episode ends by itself every lifetime is 1 / (1 - gamma), to rounding: its errors are not scaled."""
+    """Where no episode ends by itself every lifetime is 1 / (1 - gamma), to rounding: its errors are not scaled.
+
+    Without a discount sums are rewards, here half ones and half zeros: the best constant, 1/2, has a loss of 1.
+    """
     going_on = episodes(tmp_path / "on", *[((0, 1, 2), (0, 1), (0, 0), End.TRUNCATED)] * 7)
     groups = ("proportion=1", "gamma=0")
     method = made(replace(config, gamma=0.99, groups=groups, scale_errors="spread"), going_on)
     spread = method.spreads()
     assert spread[0] == 0
     np.testing.assert_allclose(spread[1:], [0.5, 0.5], rtol=1e-6)
-    fill_table(method.heads, np.zeros((3, 3, 2)))
+    fill_table(method.heads, np.tile([[0.0], [0.5], [0.5]], (3, 1, 2)))
     fill_table(method.target["heads"], np.zeros((3, 3, 2)))
-    assert method.loss(method.sample(0))[1]["loss_of_group_1"].item() == 1
+    logged = method.loss(method.sample(0))[1]
+    assert [logged[f"loss_of_group_{number}"].item() for number in (1, 2)] == [1, 1]
 
 
 def test_cumulants_in_groups(few: Dataset, config: PvnConfig) -> None:

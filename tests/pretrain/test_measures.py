@@ -260,7 +260,10 @@ def test_contrastive_finds_the_density_of_the_successor_measure(data: Dataset, t
 
 
 def test_tdjepa_finds_the_successor_features_of_its_map(data: Dataset, table: str, tmp_path: Path) -> None:
-    """The map is orthonormal over the data, and the heads are its exact successor features, each to a tenth."""
+    """The map is orthonormal over the data, and the heads are its exact successor features, to a tenth of their size.
+
+    That size is the root of the sum of all squares.
+    """
     config = TdJepaConfig(
         out=tmp_path / "run", data=(data.folders[0].path,), architecture=table, steps=800, batch_size=128,
         learning_rate=0.02, adam_epsilon=1e-4, gamma=GAMMA, target_ema=0.95, dimensions=9, threads=1,
