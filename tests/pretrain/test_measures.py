@@ -298,8 +298,8 @@ def test_the_features_come_to_span_the_subspace_of_the_theorem(
 ) -> None:
     """Three features for each state of a grid with a random walk and one action: the distance falls to near zero.
 
-    The theorem's subspace has the top left singular vectors of the successor measure's density. Latent prediction finds
-    eigenvectors by the size of the eigenvalue, whatever its sign; a walk that stays half the time has no negative one.
+    The theorem's subspace has the top left singular vectors of the successor measure's density. Latent prediction may
+    settle on the most negative eigenvalue, however small; a walk that stays half the time has no negative one.
     """
     monkeypatch.setitem(ENCODERS.loaded, "embedding", _Loaded("embedding", "helpers.py", Embedding))
     after, rng, rows = successors(open_grid(2, 7)), np.random.default_rng(0), []
