@@ -17,6 +17,9 @@ from protovalue.losses import (
     cloning_loss,
     graph_drawing_loss,
     latent_loss,
+    measure_loss,
+    orthonormality_loss,
+    prediction_loss,
     q_loss,
     q_loss_slope,
     q_target,
@@ -180,6 +183,52 @@ def test_repulsion_of_a_larger_batch_is_the_mean_over_its_pairs() -> None:
     f = torch.tensor(np.random.default_rng(1).normal(size=(5, 2)))
     pairs = [graph_drawing_loss(f[[a, b]], f[[a, b]])[1].item() for a in range(5) for b in range(5) if a != b]
     assert graph_drawing_loss(f, f)[1].item() == pytest.approx(np.mean(pairs))
+
+
+def test_orthonormality_loss() -> None:
+    """The same two states: 9 / 2, less the mean of 5 and 9, and 2 / 2. Of a population it is the definition's half."""
+    assert orthonormality_loss(torch.tensor([[1.0, 2.0], [3.0, 0.0]])).item() == 4.5 - 7 + 1
+    f = np.random.default_rng(0).normal(size=(6, 3))
+    batches = [torch.tensor(f[[a, b]]) for a in range(6) for b in range(6)]
+    found = np.mean([orthonormality_loss(batch).item() for batch in batches])
+    assert found == pytest.approx(((f.T @ f / 6 - np.eye(3)) ** 2).sum() / 2)
+
+
+def test_the_measure_loss_is_least_at_the_density() -> None:
+    """0 -> 1 -> 2, where it ends, 2 -> 0 -> 1, gamma 1/2: states 0, 1, 2 have the frequencies 1/2, 1/4, 1/4.
+
+    So the state itself counts 2, 4 or 4: 1 has (0, 4, 0), 0 has (2, 0, 0) and half of that, 2 has (0, 0, 4) and half of
+    what 0 has. Over all pairs of independent transitions the gradient there is 0. What is left of the squares is the
+    state itself, 1/4 * 4 + 1/16 * 16 + 1/16 * 16 in the mean; the own densities are 1/2 * 2 + 1/4 * 4 + 1/4 * 4.
+    """
+    density = torch.tensor([[2.0, 2, 0], [0, 4, 0], [1, 1, 4]], requires_grad=True)
+    x, after = torch.tensor([0, 1, 2, 0]), torch.tensor([1, 2, 0, 1])
+    terminal = torch.tensor([False, True, False, False])
+    losses = []
+    for pair in ([i, j] for i in range(4) for j in range(4)):
+        rows = density[x[pair]][:, x[pair]]
+        losses.append(measure_loss(rows, density[after[pair]][:, x[pair]], terminal[pair], 0.5))
+    loss = torch.stack(losses).mean()
+    assert loss.item() == 3 / 2 - 3
+    loss.backward()
+    assert density.grad is not None
+    assert density.grad.abs().max() < 1e-6
+
+
+def test_prediction_loss() -> None:
+    """Squared distances 1 + 4, 0 and 9; of a step that does not exist there is neither loss nor gradient."""
+    prediction = torch.tensor([[[1.0, 2.0], [5.0, 5.0]], [[3.0, 0.0], [7.0, 7.0]]], requires_grad=True)
+    target = torch.tensor([[[0.0, 0.0], [5.0, 5.0]], [[0.0, 0.0], [0.0, 0.0]]], requires_grad=True)
+    valid = torch.tensor([[True, True], [True, False]])
+    loss = prediction_loss(prediction, target, valid)
+    assert loss.item() == pytest.approx((5 + 0 + 9) / 3)
+    loss.backward()
+    assert target.grad is None
+    assert prediction.grad is not None
+    torch.testing.assert_close(prediction.grad[:, 0], torch.tensor([[2.0, 4.0], [6.0, 0.0]]) / 3)
+    assert prediction.grad[1, 1].tolist() == [0, 0]
+    assert prediction_loss(prediction[:, 0], target[:, 0]).item() == 7
+    assert prediction_loss(prediction, target, ~valid & valid).item() == 0
 
 
 def test_latent_loss() -> None:

@@ -173,6 +173,7 @@ def test_the_indicator_pass_is_shared_out(data: Dataset, tmp_path: Path, monkeyp
         IndicatorSpec("rni", 5, 0.3, 1),
         IndicatorSpec("hash", 5, 0.3, 1),
         IndicatorSpec("rni", 3, 0.3, 1, "sgd", 9),
+        IndicatorSpec("patches", 5, 0.3, 1, arrival=True),
     ]
     assert PASS_BATCH == 512
 

@@ -47,6 +47,25 @@ def test_it_is_rebuilt_from_its_config() -> None:
     assert torch.equal(made.scores(obs), again.scores(obs))
 
 
+def test_what_is_drawn() -> None:
+    """Windows of 3 x 3 that lie wherever there is room, and weights that are all whole numbers from -1024 to 1024."""
+    made: Any = make_indicator("patches", (1, 5, 6), 2000, 0.3, torch_generator(1))
+    assert made.weights.shape == (2000, 1, 9)
+    rows, columns = made.corners[:, 0].T.tolist()
+    assert (set(rows), set(columns)) == ({0, 1, 2}, {0, 1, 2, 3})
+    assert (made.weights.min(), made.weights.max()) == (-1024, 1024)
+    assert abs(made.weights.float().mean()) < 20
+
+
+@pytest.mark.parametrize("size", [1, 5])
+def test_a_window_may_be_a_pixel_or_the_whole_frame(size: int) -> None:
+    made: Any = make_indicator("patches", (1, 5, 5), 3, 0.3, torch_generator(0), size=size)
+    on = torch.ones(1, 1, 5, 5, dtype=torch.bool)
+    assert torch.equal(made.scores(on)[0], made.weights.float().sum(dim=(1, 2)))
+    with pytest.raises(UserError, match="observations: found shape"):
+        made.scores(torch.ones(1, 1, 5, 6, dtype=torch.bool))
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

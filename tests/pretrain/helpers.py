@@ -72,14 +72,14 @@ def pictures(states: np.ndarray) -> np.ndarray:
 
 
 def episodes(
-    path: Path, *given: tuple[Sequence[int], Sequence[int], Sequence[float], End], actions: int = 2
+    path: Path, *given: tuple[Sequence[int], Sequence[int], Sequence[float], End], actions: int = 2, stack: int = 1
 ) -> Dataset:
-    """Write episodes given as states, actions, rewards and how they ended."""
+    """Write episodes given as states, actions, rewards and how they ended; an observation is `stack` pictures."""
     made_up = [
         MadeUp(pictures(np.array(states)), np.array(taken, np.int32), np.array(rewards, np.float32), end)
         for states, taken, rewards, end in given
     ]
-    shape = {"frame_shape": (SIZE, SIZE), "frame_dtype": "bool", "stack": 1, "env_options": {}}
+    shape = {"frame_shape": (SIZE, SIZE), "frame_dtype": "bool", "stack": stack, "env_options": {}}
     return write(path, made_up, num_actions=actions, **shape)
 
 
@@ -87,10 +87,10 @@ def episodes(
 TRANSITIONS = [(0, 1, 1, False), (1, 0, 2, True), (2, 0, 0, False), (0, 1, 1, False)]
 
 
-def two_episodes(path: Path) -> Dataset:
+def two_episodes(path: Path, stack: int = 1) -> Dataset:
     """Write 0 -> 1 -> 2 by actions 1, 0, where it terminates, and 2 -> 0 -> 1 by actions 0, 1, cut by a time limit."""
     first, second = ((0, 1, 2), (1, 0), (0, 0), End.TERMINATED), ((2, 0, 1), (0, 1), (0, 0), End.TRUNCATED)
-    return episodes(path, first, second)
+    return episodes(path, first, second, stack=stack)
 
 
 def successors(world: World) -> np.ndarray:

@@ -41,29 +41,33 @@ def test_which_methods_have_inverse_dynamics() -> None:
     assert having == set(INVERSE)
 
 
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 @pytest.mark.parametrize("name", INVERSE)
-def test_inverse_dynamics_by_hand(name: str, few: Dataset, tmp_path: Path) -> None:
-    """Scores w_a^T (phi(x), phi(x')) of random w, and the loss without it; the encoder is what both learn."""
+def test_inverse_dynamics_by_hand(name: str, few: Dataset, tmp_path: Path, precision: Any) -> None:
+    """Scores w_a^T (phi(x), phi(x')) + b_a of random w, and the loss without it; the encoder is what both learn."""
     plain, added = (made(config_of(name, few, tmp_path / "run", inverse=weight), few) for weight in (0.0, 0.3))
     assert all(torch.equal(tensor, added.state_dict()[key]) for key, tensor in plain.state_dict().items())
     torch.manual_seed(0)
-    w = torch.randn(2, 2 * 128)
+    w, b = torch.randn(2, 2 * 128), torch.tensor([0.25, -0.5])
     with torch.no_grad():
         added.inverse.head.weight.copy_(w)
+        added.inverse.head.bias.copy_(b)
     sample = added.sample(3)
-    loss, logged = added.loss(sample)
-    without, _ = plain.loss(plain.sample(3))
+    with added.in_precision(precision), plain.in_precision(precision):
+        loss, logged = added.loss(sample)
+        without, _ = plain.loss(plain.sample(3))
     stack = few.stack
-    with torch.no_grad():
+    with torch.no_grad(), added.in_precision(precision):
         x, after = (added.encoder(sample["frames"][:, k : k + stack]).double().numpy() for k in (0, 1))
     actions = [TRANSITIONS[index][1] for index in added.sampler.indices(3)]
-    terms = []
+    terms, right = [], 0
     for row, action in enumerate(actions):
-        scores = w.double().numpy() @ np.concatenate([x[row], after[row]])
+        scores = w.double().numpy() @ np.concatenate([x[row], after[row]]) + b.numpy()
         terms.append(math.log(sum(math.exp(score - scores[action]) for score in scores)))
+        right += int(scores[action] > scores[1 - action])
     assert logged["inverse_loss"].item() == pytest.approx(np.mean(terms), rel=1e-4)
     assert loss.item() - without.item() == pytest.approx(0.3 * np.mean(terms), rel=1e-3)
-    assert 0 <= logged["inverse_accuracy"].item() <= 1
+    assert logged["inverse_accuracy"].item() == pytest.approx(right / 6)
     loss.backward()
     assert added.inverse.head.weight.grad.abs().sum() > 0
 

@@ -31,6 +31,8 @@ OUT = Path("run")
         (("proportion=0.05,share=3", "proportion=1,weight=0.1", "proportion=0.5"), 9, [6, 1, 2]),
         (("share=100", "share=1", "share=1"), 4, [2, 1, 1]),
         (("share=1", "share=2"), 2, [1, 1]),
+        (("share=1", "gamma=0"), 3, [2, 1]),
+        (("share=3", "proportion=1", "proportion=1,gamma=0", "share=1"), 6, [3, 1, 1, 1]),
         (("proportion=1", "proportion=1,gamma=0.5"), 2, [1, 1]),
     ],
 )
@@ -68,6 +70,7 @@ def test_a_group_as_it_is_written() -> None:
         ("indicator=mine.py", "found indicator=mine.py, expected hash or"),
         ("proportion=1,share=2", "expected no share: of all states there is one set, so one task"),
         ("proportion=1,indicator=hash", "expected no indicator: of all states there is one set"),
+        ("proportion=1, share = 2", "expected no share: of all states there is one set, so one task"),
     ],
 )
 def test_what_is_wrong_with_a_group(text: str, message: str) -> None:
@@ -85,6 +88,10 @@ def test_what_is_wrong_with_a_group(text: str, message: str) -> None:
         (PvnConfig, {"groups": ("indicator=hash", "proportion=1"), "indicator": "hash"}, "--indicator: found hash"),
         (PvnConfig, {"groups": ("indicator=hash", "proportion=1"), "normalize": "yes"}, "--normalize: found yes"),
         (PvnConfig, {"groups": ("indicator=hash", "gamma=0"), "threshold": "sgd"}, "--threshold: found sgd"),
+        (PvnConfig, {"groups": ("proportion=1",), "indicator": "hash"}, "--indicator: found hash"),
+        (PvnConfig, {"groups": ("proportion=1",), "normalize": "yes"}, "--normalize: found yes"),
+        (PvnConfig, {"groups": ("proportion=1",), "threshold": "sgd"}, "--threshold: found sgd"),
+        (PvnConfig, {"groups": ("proportion=1",), "indicator_seed": 1}, "--indicator-seed: found 1"),
         (CumulantsConfig, {"groups": ("gamma=0.1",), "gamma": 0.5}, "--gamma: found 0.5"),
         (CumulantsConfig, {"groups": ("proportion=0.1",)}, "--groups: unknown setting of a group 'proportion'"),
     ],
@@ -97,8 +104,11 @@ def test_a_setting_that_every_group_has_is_refused(config: Any, given: Any, mess
 def test_fewer_tasks_than_groups_are_refused(few: Dataset, config: PvnConfig) -> None:
     with pytest.raises(UserError, match="--tasks: found 1, expected at least 2, one for each of --groups"):
         pretrain(replace(config, tasks=1, groups=("weight=1", "gamma=0.2")), quiet=True)
+    alone = PvnConfig(out=config.out, data=config.data, tasks=3, groups=("proportion=1",))
     with pytest.raises(UserError, match="--tasks: found 3, expected 1: every group is one task"):
-        pretrain(replace(config, groups=("proportion=1",)), quiet=True)
+        pretrain(alone, quiet=True)
+    with pytest.raises(UserError, match=r"--groups: found shares that add up to inf, expected smaller ones"):
+        pretrain(replace(config, groups=("gamma=0,share=1e308", "gamma=0.1,share=1e308"), gamma=0.99), quiet=True)
     assert not config.out.exists()
 
 
@@ -164,6 +174,23 @@ def test_errors_in_units_of_the_spread(few: Dataset, config: PvnConfig) -> None:
     rows = [TRANSITIONS[index][0] for index in method.sampler.indices(0)]
     squares = [(1 - (x == task)) / np.var(sums[task]) for x in rows for task in range(3)]
     assert method.loss(method.sample(0))[0].item() == pytest.approx(np.mean(squares), rel=1e-5)
+
+
+def test_sums_that_do_not_differ_have_no_spread(few: Dataset, config: PvnConfig, tmp_path: Path) -> None:
+    """Where no episode ends by itself every lifetime is 1 / (1 - gamma), to rounding: its errors are not scaled.
+
+    Without a discount sums are rewards, here half ones and half zeros: the best constant, 1/2, has a loss of 1.
+    """
+    going_on = episodes(tmp_path / "on", *[((0, 1, 2), (0, 1), (0, 0), End.TRUNCATED)] * 7)
+    groups = ("proportion=1", "gamma=0")
+    method = made(replace(config, gamma=0.99, groups=groups, scale_errors="spread"), going_on)
+    spread = method.spreads()
+    assert spread[0] == 0
+    np.testing.assert_allclose(spread[1:], [0.5, 0.5], rtol=1e-6)
+    fill_table(method.heads, np.tile([[0.0], [0.5], [0.5]], (3, 1, 2)))
+    fill_table(method.target["heads"], np.zeros((3, 3, 2)))
+    logged = method.loss(method.sample(0))[1]
+    assert [logged[f"loss_of_group_{number}"].item() for number in (1, 2)] == [1, 1]
 
 
 def test_cumulants_in_groups(few: Dataset, config: PvnConfig) -> None:

@@ -99,8 +99,9 @@ def test_contrastive_loss_by_hand(few: Dataset, given: dict[str, Any], arrival: 
     assert method.forward_heads.bias.grad is None
 
 
-def test_tdjepa_loss_by_hand(few: Dataset, given: dict[str, Any]) -> None:
-    method = made(TdJepaConfig(**given, gamma=0.5, orthonormality=2.0), few)
+@pytest.mark.parametrize("second_map", ["shared", "own"])
+def test_tdjepa_loss_by_hand(few: Dataset, given: dict[str, Any], second_map: Any) -> None:
+    method = made(TdJepaConfig(**given, gamma=0.5, orthonormality=2.0, second_map=second_map), few)
     state, old_state, task, old_task = numbers(4, 3, 2)
     heads, old_heads = numbers(2, 2, 2, 2)  # [input][dimension][action]
     target = method.target
@@ -120,6 +121,7 @@ def test_tdjepa_loss_by_hand(few: Dataset, given: dict[str, Any]) -> None:
     xs = [row[0] for row in rows]
     straight = orthonormality(state[xs]), orthonormality(task[xs])
     assert logged["prediction_loss"].item() == pytest.approx(np.mean(errors), rel=1e-5)
+    assert logged["orthonormality"].item() == pytest.approx(straight[0], rel=1e-5)
     assert logged["orthonormality_of_tasks"].item() == pytest.approx(straight[1], rel=1e-5)
     assert loss.item() == pytest.approx(np.mean(errors) + 2 * sum(straight), rel=1e-5)
 
@@ -143,6 +145,7 @@ def test_rldp_loss_by_hand(few: Dataset, given: dict[str, Any]) -> None:
             _, a, after, _ = TRANSITIONS[first + 1]
             errors.append(np.sum((u @ model[:, :, a] - old_state[after]) ** 2))
     straight = orthonormality(state[[TRANSITIONS[one][0] for one in index]])
+    assert method.sample_bytes() == method.sample(5)["frames"].numel()
     assert logged["prediction_loss"].item() == pytest.approx(np.mean(errors), rel=1e-5)
     assert loss.item() == pytest.approx(np.mean(errors) + 2 * straight, rel=1e-5)
 
@@ -164,6 +167,7 @@ def test_a_later_state_is_the_one_that_the_random_numbers_say(table: str, tmp_pa
         ahead = 1 + int(np.searchsorted(np.cumsum(chances / chances.sum()), uniform[row], side="right"))
         assert np.array_equal(sample["frames"][row].numpy(), frames[at[row] : at[row] + 2])
         assert np.array_equal(sample["later"][row, 0].numpy(), frames[at[row] + ahead])
+    assert method.sample_bytes() == sample["frames"].numel() + sample["later"].numel()
     state, old_state = numbers(2, 10, 2)
     (model,) = numbers(1, 2, 2, 2)
     fill_map(method.state_map, state)
@@ -173,6 +177,41 @@ def test_a_later_state_is_the_one_that_the_random_numbers_say(table: str, tmp_pa
     action = sample["action"][:, 0].numpy()
     errors = [np.sum((state[i] @ model[:, :, a] - old_state[y]) ** 2) for i, a, y in zip(x, action, later, strict=True)]
     assert method.loss(sample)[1]["prediction_loss"].item() == pytest.approx(np.mean(errors), rel=1e-5)
+
+
+@pytest.mark.parametrize("ahead", [0.0, 0.5])
+def test_latents_are_of_whole_observations(given: dict[str, Any], tmp_path: Path, ahead: float) -> None:
+    """Two pictures each: f(x) is one map of the earlier picture, if there is one, and another of the later one."""
+    data = two_episodes(tmp_path / "stacked", stack=2)
+    ways = {"ahead": ahead} if ahead else {"horizon": 2}
+    method = made(RldpConfig(**{**given, "data": (data.folders[0].path,)}, hidden=0, orthonormality=0.0, **ways), data)
+    earlier, later, old_earlier, old_later = numbers(4, 3, 2)
+    (model,) = numbers(1, 2, 2, 2)
+    for layer, first, second in (
+        (method.state_map, earlier, later),
+        (method.target["state_map"], old_earlier, old_later),
+    ):
+        fill_map(layer, np.concatenate([first, np.zeros((13, 2)), second]))
+    fill_table(method.model, model)
+    sample = method.sample(5)
+    uniform = generator_at(0, Purpose.AHEAD, 5).random(6)
+    episodes_of = [((0, 1, 2), (1, 0)), ((2, 0, 1), (0, 1))]
+    errors = []
+
+    def seen(states: Any, at: int, first: Any, second: Any) -> Any:
+        return second[states[at]] + (first[states[at - 1]] if at else 0)
+
+    for row, index in enumerate(method.sampler.indices(5)):
+        (states, actions), at = episodes_of[index // 2], index % 2
+        u = seen(states, at, earlier, later)
+        two = at == 0 and uniform[row] > 2 / 3  # one step with probability 1 of 1 + 1/2
+        for h in range(1 if ahead else 2 - at):
+            u = u @ model[:, :, actions[at + h]]
+            end = at + 1 + (two if ahead else h)
+            errors.append(np.sum((u - seen(states, end, old_earlier, old_later)) ** 2))
+    loss, logged = method.loss(sample)
+    assert logged["prediction_loss"].item() == loss.item() == pytest.approx(np.mean(errors), rel=1e-5)
+    assert method.sample_bytes() == sum(sample[name].numel() for name in ("frames", "later") if name in sample)
 
 
 def test_the_hidden_layer_of_the_model_by_hand(few: Dataset, given: dict[str, Any]) -> None:
@@ -221,7 +260,10 @@ def test_contrastive_finds_the_density_of_the_successor_measure(data: Dataset, t
 
 
 def test_tdjepa_finds_the_successor_features_of_its_map(data: Dataset, table: str, tmp_path: Path) -> None:
-    """The map is orthonormal over the data, and the heads are its exact successor features, each to a tenth."""
+    """The map is orthonormal over the data, and the heads are its exact successor features, to a tenth of their size.
+
+    That size is the root of the sum of all squares.
+    """
     config = TdJepaConfig(
         out=tmp_path / "run", data=(data.folders[0].path,), architecture=table, steps=800, batch_size=128,
         learning_rate=0.02, adam_epsilon=1e-4, gamma=GAMMA, target_ema=0.95, dimensions=9, threads=1,
@@ -256,8 +298,8 @@ def test_the_features_come_to_span_the_subspace_of_the_theorem(
 ) -> None:
     """Three features for each state of a grid with a random walk and one action: the distance falls to near zero.
 
-    The theorem's subspace has the top left singular vectors of the successor measure's density. Latent prediction finds
-    eigenvectors by the size of the eigenvalue, whatever its sign; a walk that stays half the time has no negative one.
+    The theorem's subspace has the top left singular vectors of the successor measure's density. Latent prediction may
+    settle on the most negative eigenvalue, however small; a walk that stays half the time has no negative one.
     """
     monkeypatch.setitem(ENCODERS.loaded, "embedding", _Loaded("embedding", "helpers.py", Embedding))
     after, rng, rows = successors(open_grid(2, 7)), np.random.default_rng(0), []
@@ -317,10 +359,12 @@ def test_steps_and_a_later_state_are_two_ways() -> None:
 
 
 def test_the_second_map_may_have_an_encoder_of_its_own(few: Dataset, given: dict[str, Any]) -> None:
-    """It starts from other weights, and is trained."""
+    """It starts from other weights, is trained, and normalises its features where the other one does."""
     config = TdJepaConfig(**given, gamma=0.5, second_map="own")
-    method = made(replace(config, architecture="minatar"), few)
+    method = made(replace(config, architecture="minatar", width=0.5, layer_norm=True), few)
     own = method.task_map.own
+    assert own.readout == method.encoder.readout == "normalized relu"
+    assert own.num_features == method.encoder.num_features == 64
     assert not torch.equal(own.dense.weight, method.encoder.dense.weight)
     method.loss(method.sample(0))[0].backward()
     assert own.dense.weight.grad.abs().sum() > 0

@@ -8,7 +8,8 @@ from protovalue.indicators.base import Indicator
 from protovalue.nets.layers import check_observation_shape, check_observations
 
 LARGEST = 1 << 10
-"""Weights are whole numbers up to this, so that scores are exact whatever the batch and the machine."""
+"""Weights are whole numbers up to this, so that sums are exact whatever the batch and the machine: float64 has room for
+those of 2^35 pixels."""
 
 
 class PatchIndicator(Indicator):
@@ -45,9 +46,7 @@ class PatchIndicator(Indicator):
         if windows < 1:
             raise UserError(f"option windows: found {windows}, expected at least 1")
         pixels = stack * size * size * channels
-        if pixels * LARGEST * 255 > 1 << 53:
-            raise UserError(f"option size: found {size}, too many pixels for exact scores")
-        self.size, self.windows = size, windows
+        self.size = size
         rows = torch.randint(height - size + 1, (num_tasks, windows), generator=generator)
         columns = torch.randint(width - size + 1, (num_tasks, windows), generator=generator)
         weights = torch.randint(-LARGEST, LARGEST + 1, (num_tasks, windows, pixels), generator=generator)
@@ -58,12 +57,11 @@ class PatchIndicator(Indicator):
     def scores(self, obs: Tensor) -> Tensor:
         """Return the least weighted sum of each task's windows: observations (N, *observation_shape) to (N, m)."""
         check_observations(obs, self.observation_shape)
-        frames = obs if obs.dim() == 5 else obs.unsqueeze(-1)  # (N, stack, H, W, C)
         found = []
         for corners, weights in zip(self.corners.tolist(), self.weights.to(torch.float64), strict=True):
             sums = []
             for (row, column), weight in zip(corners, weights, strict=True):
-                patch = frames[:, :, row : row + self.size, column : column + self.size]
+                patch = obs[:, :, row : row + self.size, column : column + self.size]
                 sums.append(patch.flatten(1).to(torch.float64) @ weight)
             found.append(torch.stack(sums).amin(dim=0))
         return torch.stack(found, dim=1).to(torch.float32)

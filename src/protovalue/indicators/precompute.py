@@ -135,7 +135,7 @@ def indicator_rewards(
             lambda folder: _compute(data, spec, folder, device, quiet),
             lambda folder: _load(folder, data, spec),
             lambda: help_with_scores(
-                States(data, final=False), lambda: build_indicator(data, spec).to(device).scores, spec.tasks, device
+                States(data, spec.arrival), lambda: build_indicator(data, spec).to(device).scores, spec.tasks, device
             ),
         )
     lines = proportion_warnings(found.proportions.tolist(), spec.proportion)

@@ -52,11 +52,10 @@ def read_group(text: str, known: Sequence[str]) -> Group:
             raise UserError(f"{FLAG}: {unknown('setting of a group', name, names)}")
         require(name not in found, FLAG, f"{name} twice in {text}", "each once")
         found[name] = _number(name, value) if name in _NUMBERS else _choice(name, value)
-    group = Group(text, found.pop("share", 1.0), found.pop("weight", 1.0), found)
-    if group.is_lifetime:
+    if found.get("proportion") == 1:
         for name in ("share", "indicator"):
-            require(f"{name}=" not in text, FLAG, text, f"no {name}: of all states there is one set, so one task")
-    return group
+            require(name not in found, FLAG, text, f"no {name}: of all states there is one set, so one task")
+    return Group(text, found.pop("share", 1.0), found.pop("weight", 1.0), found)
 
 
 def _number(name: str, text: str) -> float:
@@ -83,6 +82,7 @@ def sizes(groups: Sequence[Group], tasks: int) -> list[int]:
     sharing = [number for number, group in enumerate(groups) if not group.is_lifetime]
     require(bool(sharing) or tasks == len(groups), "--tasks", tasks, f"{len(groups)}: every group is one task")
     left, whole = tasks - (len(groups) - len(sharing)), sum(groups[number].share for number in sharing)
+    require(math.isfinite(left * whole), FLAG, f"shares that add up to {whole:g}", "smaller ones")
     exact = {number: left * groups[number].share / whole for number in sharing}
     counts = [max(1, math.floor(exact.get(number, 1))) for number in range(len(groups))]
     while sum(counts) < tasks:

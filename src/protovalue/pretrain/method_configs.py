@@ -65,10 +65,10 @@ class TaskConfig(InverseConfig):
 
     def dependent(self) -> dict[str, Only]:
         """Return what every group has of its own."""
-        found = {}
+        found, groups = {}, self.own_groups()
         for name, otherwise in self.group_settings.items():
-            needing = [one for one in self.own_groups() if not (name == "indicator" and one.is_lifetime)]
-            used = not needing or any(name not in one.own for one in needing)
+            needing = [one for one in groups if not (name == "indicator" and one.is_lifetime)]
+            used = not groups or any(name not in one.own for one in needing)
             found[name] = Only(used, "it only where a group has none of its own", otherwise)
         return found
 
@@ -147,8 +147,11 @@ class PvnConfig(TaskConfig):
     def dependent(self) -> dict[str, Only]:
         """Return what belongs to one way to draw the sets, to find their thresholds, or to follow with the target."""
         rni, needs = "rni" in self._indicators(), "it only with --indicator rni"
+        drawn, to_draw = bool(self._indicators()), "it only where sets are drawn: there is one of all states"
         return {
             **super().dependent(),
+            "threshold": Only(drawn, to_draw, "exact"),
+            "indicator_seed": Only(drawn, to_draw),
             "indicator_options": Only(
                 is_file(self.indicator) or self.indicator == "patches",
                 "it only with patches or an indicator of your own",
@@ -160,9 +163,9 @@ class PvnConfig(TaskConfig):
         }
 
     def _indicators(self) -> set[str]:
-        """Return what defines the sets."""
-        found = {group.own.get("indicator", self.indicator) for group in self.own_groups() if not group.is_lifetime}
-        return found or {self.indicator}
+        """Return what defines the sets; nothing does where all groups are lifetimes."""
+        groups = self.own_groups() or [Group("")]
+        return {group.own.get("indicator", self.indicator) for group in groups if not group.is_lifetime}
 
 
 @dataclass(frozen=True, kw_only=True)

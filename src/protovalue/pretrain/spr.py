@@ -114,7 +114,10 @@ class SelfPredictive(Method):
 
     def _features(self, latents: Tensor) -> Tensor:
         """Return the features of latents (B, H * W * C), where inverse dynamics needs them."""
-        return latents if self.inverse is None else self.encoder.project(latents).to(torch.float32)
+        if self.inverse is None:
+            return latents
+        with self.encoder.autocast():
+            return self.encoder.project(latents).to(torch.float32)
 
     def _projections(self, sample: Sample) -> tuple[Tensor, list[Tensor], list[Tensor]]:
         """Return the first latents, and the projections (B, n) that the model expects and that the target sees."""

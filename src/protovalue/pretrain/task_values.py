@@ -97,7 +97,8 @@ class TaskValues(Method):
         """Return the standard deviation of each task's discounted sum of rewards over the data (m,).
 
         The sums are those of the logged episodes, whatever the backup is. The mean value of the task follows an episode
-        that was cut off. Whole episodes, evenly spaced, of some 200,000 transitions are looked at.
+        that was cut off. Whole episodes, evenly spaced, of some 200,000 transitions are looked at. Sums that differ by
+        rounding alone have no spread.
         """
         data, mean = self.data, self.mean_values()
         count = max(1, min(data.num_episodes, data.num_episodes * _MEASURED // data.num_transitions))
@@ -107,8 +108,9 @@ class TaskValues(Method):
             ends = self._mask and data.ends[episode] == End.TERMINATED
             after = np.zeros_like(mean) if ends else mean
             sums.append(discounted_sums(self.rewards(index).astype(np.float64), self._gamma, after))
-        spread: NDArray[np.float64] = np.concatenate(sums).std(axis=0)
-        return spread
+        whole = np.concatenate(sums)
+        spread, rounding = whole.std(axis=0), 1e-9 * np.abs(whole).max(axis=0)
+        return np.where(spread > rounding, spread, 0.0)
 
     def sample(self, step: int) -> Sample:
         """Return transitions and their rewards for all tasks."""

@@ -17,7 +17,7 @@ from protovalue.randomness import Purpose, seeded
 
 
 class TdJepa(Method):
-    """f(x) = W phi(x) and psi(x) are kept orthonormal; T(f(x), a) = V_a f(x) learns the successor features of psi.
+    """f(x) = W phi(x) and psi(x) are kept orthonormal; T(f(x), a) = U_a f(x) learns the successor features of psi.
 
     T(f(x), a) = E [ psi(x') + gamma (1 - z) mean over a' of T(f(x'), a') ].
     """
