@@ -73,6 +73,11 @@ def test_dqn_is_one_and_random_actions_are_zero() -> None:
         (PAIR, {A: 2.0}, f"{B} is left out of the aggregates: its random policy was not measured"),
         (PAIR[:5], {A: 2.0, B: 1.0}, f"{B} is left out of the aggregates: it has no finished end-to-end DQN"),
         (PAIR, {A: 2.0, B: 3.0}, "DQN's mean return, 3.00, is not above that of random actions, 3.00"),
+        (
+            [*PAIR, cell("Random", A, [9, 9], family="random"), cell("Random", B, [2, 4], family="random")],
+            {A: 2.0, B: 1.0},
+            "DQN's mean return, 3.00, is not above that of agents on random initialisations, 3.00",
+        ),
     ],
 )
 def test_a_game_without_a_yardstick_is_left_out_and_named(cells: Any, random_policy: Any, said: str) -> None:

@@ -85,6 +85,7 @@ def _dqn_scale(results: Results) -> Scale:
     for env in results.envs:
         low = results.random_policy.get(env)
         dqn = table.get(results.end_to_end or "", {}).get(env)
+        untrained = _untrained(results, env)
         if low is None:
             notes.append(f"{env} is left out of the aggregates: its random policy was not measured")
         elif dqn is None:
@@ -93,6 +94,11 @@ def _dqn_scale(results: Results) -> Scale:
             notes.append(
                 f"{env} is left out of the aggregates: DQN's mean return, {short(dqn.mean())}, is not above that of "
                 f"random actions, {short(low)}"
+            )
+        elif untrained is not None and not dqn.mean() > untrained:
+            notes.append(
+                f"{env} is left out of the aggregates: DQN's mean return, {short(dqn.mean())}, is not above that of "
+                f"agents on random initialisations, {short(untrained)}: it did not learn there, and is no yardstick"
             )
         else:
             yardsticks[env] = (low, float(dqn.mean()))
@@ -106,6 +112,12 @@ def _dqn_scale(results: Results) -> Scale:
         "taken as exact"
     )
     return Scale(text, yardsticks, tuple(notes))
+
+
+def _untrained(results: Results, env: str) -> float | None:
+    """Return the mean return of agents on random initialisations; None where there are none."""
+    own = [cell.score for cell in results.cells if cell.env == env and cell.settings.get("method") == "random"]
+    return float(np.mean(own)) if own else None
 
 
 def _mean_of(agents: Sequence[int]) -> str:
