@@ -47,7 +47,6 @@ from protovalue.registry import REGISTRIES
 from protovalue.study import command as study_command
 from protovalue.study.file import load_study
 from protovalue.study.profile import load_profile
-from protovalue.zoo.index import sums, write_index
 from tests.data.published import Ring, atari_episode, write_atari, write_rlu
 from tests.data.test_import_minari import name_environment, write_minari
 from tests.documents import DOCUMENTS, ROOT, Block, blocks, commands, inline, sentences, text_of
@@ -111,6 +110,12 @@ ELSEWHERE = {
     "pvn tabular four-rooms --out four-rooms": "tests/tabular/test_command.py::test_numbers_on_the_page",
     "pvn tabular --map maze.txt --out maze": "tests/tabular/test_command.py::test_page",
     "pvn claims report --out claims.md": "tests/report/test_claims_page.py::test_one_page_of_several_studies",
+    "pvn probe 'runs/minatar-claims/pretrain/GAME-*' --random 0 --states 10000 --epochs 30 --out probes/GAME": (
+        "tests/report/test_probes.py::test_real_encoders_are_found_again"
+    ),
+    "pvn report runs/minatar-claims --probes probes/space_invaders probes/breakout probes/asterix --out probed": (
+        "tests/report/test_probes.py::test_real_encoders_are_found_again"
+    ),
     "pvn zoo make runs/minatar-claims --methods pvn pvn-max --out src/protovalue/zoo/encoders": (
         "tests/test_zoo.py::test_its_results_are_those_of_the_study"
     ),
@@ -210,14 +215,6 @@ def _encoder() -> None:
     _pvn("pretrain --data data/breakout --out runs/pvn --tasks 3 --steps 2 --batch-size 8")
 
 
-def _zoo() -> None:
-    """A zoo with one encoder that has hardly learned; tests/test_zoo.py makes one of a study."""
-    _pvn("collect minatar/space_invaders --steps 200 --out made-for-zoo")
-    _pvn("pretrain --data made-for-zoo --out zoo-run --tasks 3 --steps 2 --batch-size 8")
-    shutil.copytree("zoo-run/encoder", "zoo/minatar/space_invaders/pvn")
-    write_index(Path("zoo"), "hand", {"minatar/space_invaders/pvn": sums(Path("zoo/minatar/space_invaders/pvn"))})
-
-
 def _own_file(document: str, name: str) -> Callable[[], None]:
     """The file that a document is about: its first snippet."""
 
@@ -239,7 +236,8 @@ GIVEN: dict[str, list[Callable[[], None]]] = {
     "docs/released-encoders.md": [_clouds],
     "docs/online.md": [_encoder],
     "docs/agents.md": [_encoder],
-    "docs/sharing.md": [_encoder, _zoo],
+    "docs/sharing.md": [_encoder],
+    "docs/claims.md": [_studies],
     "docs/results.md": [_studies],
     "docs/studies.md": [_studies, _encoder, _own_method],
     **{
@@ -359,7 +357,6 @@ def test_its_commands_and_snippets_run(document: str, tmp_path: Path, monkeypatc
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
     monkeypatch.setattr(study_command, "LocalProcesses", InTurn)
-    monkeypatch.setenv("PROTOVALUE_ZOO", str(tmp_path / "zoo"))
     threads = torch.get_num_threads()
     for make in GIVEN.get(document, []):
         make()

@@ -1,6 +1,7 @@
 """`claims.json`, in which a report keeps its verdicts, and `pvn claims`: one page and one picture of several."""
 
 import math
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -108,7 +109,8 @@ def claims_command(config: ClaimsConfig) -> None:
     if any(study.verdicts for study in studies):
         with one_thread():
             drawn = figures.verdicts_figure({study.name: study.verdicts for study in studies if study.verdicts})
-            picture, _ = figures.save(drawn, config.out.parent / "images", config.out.stem)
+            picture, vectors = figures.save(drawn, config.out.parent / "images", config.out.stem)
+            vectors.unlink()  # the page shows one
     make_folder(config.out.parent)
     write_atomic(config.out, page(studies, f"images/{picture.name}" if picture else None).encode())
     told = [one.holds for study in studies for one in study.verdicts]
@@ -174,6 +176,7 @@ def _width_rows(study: Judged) -> list[str]:
 
 def _about(study: Judged) -> str:
     text = f"**{study.name}**: {escape_markdown(study.title)}. {escape_markdown(study.scale)}."
+    text = "\n".join(textwrap.wrap(text, 100, break_long_words=False, break_on_hyphens=False))
     return "\n".join([text, "", "```", *study.commands, "```"]) if study.commands else text
 
 
