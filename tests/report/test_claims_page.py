@@ -27,6 +27,7 @@ def report(tmp_path: Path, name: str, low: float) -> Report:
         made,
         results=replace(made.results, name=name, title=f"Study *{name}*", file=FILE),
         scale="0 is nothing",
+        notes=("something else", "a_game is left out of the aggregates: no yardstick"),
         verdicts=(
             Verdict("A | B", "section", "IQM", ("A", "B"), Estimate(low + 0.125, low, low + 0.25), 0, "2 games", 7),
             Verdict("C", "", "", ("C", "D"), Estimate(0.5), 0, "1 game", None, "bits"),
@@ -49,6 +50,7 @@ def test_what_a_report_writes_is_read_back(tmp_path: Path) -> None:
     assert (found.verdicts[0], found.contrasts, found.widths) == (made.verdicts[0], made.contrasts, made.grid_widths)
     assert found.verdicts[1].difference.point == 0.5
     assert not found.verdicts[1].difference.has_interval
+    assert found.left_out == ("a_game is left out of the aggregates: no yardstick",)
     assert found.commands == ("pvn study run studies/one.toml", "pvn report runs/one")
     assert claims_page.write_claims(fake.report(tmp_path), tmp_path / "none.json") == []
 
@@ -67,7 +69,8 @@ def test_one_page_of_several_studies(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "one: **cannot be told: too few encoders**, 0.500 bits; 1 game" in text
     assert "| A, raw | -0.250 [-0.500, -0.125] | lower (2 games) | one |" in text
     assert "| A, 0.5x | 10 [5, 50] | 0.1250 [0.0625, 0.2500] | two |" in text
-    assert "**one**: Study \\*one\\*. 0 is nothing.\n" in text
+    about = "**one**: Study \\*one\\*. 0 is nothing. a\\_game is left out of the aggregates: no yardstick.\n"
+    assert about in text
     assert "\n```\npvn study run studies/one.toml\npvn report runs/one\n```\n" in text
     assert "![All verdicts at a glance](images/page.png)" in text
     assert (tmp_path / "docs" / "images" / "page.png").read_bytes()[:4] == b"\x89PNG"

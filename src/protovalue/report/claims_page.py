@@ -16,6 +16,7 @@ from protovalue.report.config import ClaimsConfig
 from protovalue.report.model import Contrast, GridWidth, Report, Verdict
 from protovalue.report.numbers import fixed
 from protovalue.report.rendering import escape_markdown
+from protovalue.report.summary import LEFT_OUT
 from protovalue.schema import checked
 
 CLAIMS, FORMAT, VERSION = "claims.json", "protovalue claims", 1
@@ -46,6 +47,8 @@ class Judged:
     verdicts: tuple[Verdict, ...]
     contrasts: tuple[Contrast, ...]
     widths: tuple[GridWidth, ...]
+    left_out: tuple[str, ...] = ()
+    """Which games the verdicts do not stand on, and why."""
 
 
 def judged(report: Report) -> Judged:
@@ -59,6 +62,7 @@ def judged(report: Report) -> Judged:
         verdicts=report.verdicts,
         contrasts=report.contrasts,
         widths=report.grid_widths,
+        left_out=tuple(note for note in report.notes if LEFT_OUT in note),
     )
 
 
@@ -176,6 +180,7 @@ def _width_rows(study: Judged) -> list[str]:
 
 def _about(study: Judged) -> str:
     text = f"**{study.name}**: {escape_markdown(study.title)}. {escape_markdown(study.scale)}."
+    text += "".join(f" {escape_markdown(note)}." for note in study.left_out)
     text = "\n".join(textwrap.wrap(text, 100, break_long_words=False, break_on_hyphens=False))
     return "\n".join([text, "", "```", *study.commands, "```"]) if study.commands else text
 

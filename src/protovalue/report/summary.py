@@ -25,6 +25,7 @@ from protovalue.report.results import Results
 
 Array = NDArray[np.float64]
 SEED = 0  # of the bootstrap: the same runs give the same report
+LEFT_OUT = "left out of the aggregates"  # in the note on a game that is
 _GRID = re.compile(r", ([\d.]+x|(\d+|None) tasks|(tasks|width) \w+)")
 
 
@@ -74,7 +75,7 @@ def _human_scale(results: Results) -> Scale:
             yardsticks[env] = tables.random_and_human(env)
         else:
             without.append(env)
-    said = "left out of the aggregates, because the package's table has no human score of them"
+    said = f"{LEFT_OUT}, because the package's table has no human score of them"
     notes = (f"{said}: {', '.join(without)}",) if without else ()
     return Scale("Human-normalised scores: 0 is a random policy, 1 a human", yardsticks, notes)
 
@@ -87,17 +88,17 @@ def _dqn_scale(results: Results) -> Scale:
         dqn = table.get(results.end_to_end or "", {}).get(env)
         untrained = _untrained(results, env)
         if low is None:
-            notes.append(f"{env} is left out of the aggregates: its random policy was not measured")
+            notes.append(f"{env} is {LEFT_OUT}: its random policy was not measured")
         elif dqn is None:
-            notes.append(f"{env} is left out of the aggregates: it has no finished end-to-end DQN")
+            notes.append(f"{env} is {LEFT_OUT}: it has no finished end-to-end DQN")
         elif not dqn.mean() > low:
             notes.append(
-                f"{env} is left out of the aggregates: DQN's mean return, {short(dqn.mean())}, is not above that of "
+                f"{env} is {LEFT_OUT}: DQN's mean return, {short(dqn.mean())}, is not above that of "
                 f"random actions, {short(low)}"
             )
         elif untrained is not None and not dqn.mean() > untrained:
             notes.append(
-                f"{env} is left out of the aggregates: DQN's mean return, {short(dqn.mean())}, is not above that of "
+                f"{env} is {LEFT_OUT}: DQN's mean return, {short(dqn.mean())}, is not above that of "
                 f"agents on random initialisations, {short(untrained)}: it did not learn there, and is no yardstick"
             )
         else:
@@ -167,7 +168,7 @@ def normalised_scores(results: Results, scale: Scale) -> tuple[dict[str, dict[st
     for env in scale.yardsticks:
         if env not in shared:
             without = ", ".join(method for method, games in table.items() if env not in games)
-            notes.append(f"{env} is left out of the aggregates: no result of {without}")
+            notes.append(f"{env} is {LEFT_OUT}: no result of {without}")
     if not shared:
         return {}, tuple(notes)
     return {m: {env: scale.apply(env, games[env]) for env in shared} for m, games in table.items()}, tuple(notes)
