@@ -1,5 +1,6 @@
 """The options of the commands that put things together: studies, reports, the tabular page, benchmarks, the demo."""
 
+import csv
 import json
 from dataclasses import fields
 from pathlib import Path
@@ -261,12 +262,26 @@ def _report_code(world: World) -> None:
     assert [one.name for one in ENCODERS.loaded.values()] == ["wide"]
 
 
+def _probes(world: World) -> None:
+    """The table is there, of the study's own encoders."""
+    encoders = " ".join(str(path) for path in sorted((world["runs"] / "pretrain").iterdir()))
+    probe = world.good(f"probe {encoders} --states 300 --epochs 1 --random 0 --out {{out}}").out
+    assert "tables/probes.csv" not in written(world.once(REPORT))
+    table = (world.good(f"{REPORT} --probes {probe}").out / "tables" / "probes.csv").read_text().splitlines()
+    assert {row[1] for row in csv.reader(table[1:])} == {"3"}
+
+
 REPORTS: dict[tuple[str, str], Check] = {
     ("report", "runs"): differ(REPORT, REPORT.replace("{runs}", "'{done study}'"), said),
     ("report", "out"): both(_report_out, refused("report --paper --out {out}", "--out: found")),
     ("report", "paper"): differ("report --paper", REPORT, said),
     ("report", "features"): both(_features, refused("report --paper --features none", "--features: found none")),
     ("report", "mds"): both(_mds, refused("report --paper --mds metric", "--mds: found metric")),
+    ("report", "probes"): both(
+        _probes,
+        refused(f"{REPORT} --probes nowhere", "nowhere: found no probe.json, expected a folder that pvn probe wrote"),
+        refused("report --paper --probes nowhere", "--probes: found"),
+    ),
     ("report", "env"): both(
         refused(f"{REPORT} --env gym/CartPole-v1", "--env: found gym/CartPole-v1, expected an environment of the runs"),
         refused("report --paper --env gym/CartPole-v1", "--env: found"),
