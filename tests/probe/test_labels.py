@@ -8,8 +8,8 @@ import pytest
 from protovalue.data.dataset import open_dataset
 from protovalue.envs.registry import make
 from protovalue.errors import UserError
+from protovalue.evaluate.probe_file import Variable
 from protovalue.probe import labels, ram
-from protovalue.probe.labels import Variable
 
 
 def test_cells_by_hand() -> None:

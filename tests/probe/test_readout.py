@@ -6,8 +6,9 @@ import torch
 from torch import nn
 
 from protovalue.errors import UserError
+from protovalue.evaluate.probe_file import Variable
 from protovalue.probe import readout
-from protovalue.probe.labels import Labelled, Variable
+from protovalue.probe.labels import Labelled
 from protovalue.probe.readout import Task
 
 CLASSES = 4

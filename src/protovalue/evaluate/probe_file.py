@@ -29,8 +29,8 @@ class Probed:
 
 
 @dataclass(frozen=True)
-class ProbedVariable:
-    """What was read."""
+class Variable:
+    """What is read: a column of labels."""
 
     name: str
     category: str
@@ -45,7 +45,7 @@ class ProbeFile:
     env: str
     states: dict[str, int]
     """How many trained, stopped and judged the readouts."""
-    variables: list[ProbedVariable]
+    variables: list[Variable]
     probed: list[Probed]
 
     def __post_init__(self) -> None:

@@ -15,7 +15,7 @@ from protovalue.envs.registry import make
 from protovalue.errors import UserError
 from protovalue.evaluate.aggregate import Estimate, mean_interval
 from protovalue.evaluate.features import features_of
-from protovalue.evaluate.probe_file import FORMAT, RESULT, VERSION, Probed, ProbedVariable, ProbeFile
+from protovalue.evaluate.probe_file import FORMAT, RESULT, VERSION, Probed, ProbeFile
 from protovalue.files import make_folder, write_json
 from protovalue.nets.encoders import make_encoder
 from protovalue.online.linear_dqn import RANDOM, encoder_checksum, find_encoder
@@ -55,7 +55,7 @@ def probe_command(config: ProbeConfig) -> None:
         version=VERSION,
         env=env.env_id,
         states={"train": len(task.train), "stop": len(task.stop), "judge": len(task.judge)},
-        variables=[ProbedVariable(variable.name, variable.category) for variable in task.variables],
+        variables=list(task.variables),
         probed=probed,
     )
     write_json(config.out / RESULT, asdict(found))

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from protovalue.data.dataset import Dataset
 from protovalue.envs.base import Env
 from protovalue.errors import UserError
+from protovalue.evaluate.probe_file import Variable
 from protovalue.randomness import numpy_generator
 
 SHORTEST = 64
@@ -17,14 +18,6 @@ SHORTEST = 64
 NEARLY_CONSTANT = 0.02
 """Nats below which a variable has hardly anything to tell."""
 PLACES, BESIDE, PLAYER = "places", "beside the player", "player"
-
-
-@dataclass(frozen=True)
-class Variable:
-    """What a column of labels is."""
-
-    name: str
-    category: str
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from protovalue.envs.atari import game_names
 from protovalue.envs.base import Env
 from protovalue.errors import unknown
-from protovalue.probe.labels import SHORTEST, Labelled, Variable
+from protovalue.evaluate.probe_file import Variable
+from protovalue.probe.labels import SHORTEST, Labelled
 from protovalue.progress import ProgressBar
 from protovalue.randomness import numpy_generator
 

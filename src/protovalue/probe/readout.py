@@ -16,7 +16,8 @@ from sklearn.metrics import f1_score
 from torch import Tensor, nn
 
 from protovalue.errors import UserError
-from protovalue.probe.labels import Labelled, Variable
+from protovalue.evaluate.probe_file import Variable
+from protovalue.probe.labels import Labelled
 from protovalue.randomness import numpy_generator
 
 SHARES = (0.7, 0.1, 0.2)
