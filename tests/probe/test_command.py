@@ -27,11 +27,14 @@ def test_random_networks_of_minatar(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert [one["encoder"] for one in found["probed"][1:4]] == [
         "random:minatar:0.25:0", "random:minatar:0.25:7", "random:minatar:0.25:1",
     ]  # fmt: skip
-    assert all(len(one["f1"]) == len(found["variables"]) for one in found["probed"])
+    for name in ("f1", "area"):
+        assert all(len(one["scores"][name]) == len(found["variables"]) for one in found["probed"])
     assert sum(found["states"].values()) <= 600
     assert {variable["category"] for variable in found["variables"]} == {"beside the player", "places"}
-    for name in ("categories", "variables"):
+    for name in ("categories-f1", "variables-f1", "categories-area", "variables-area"):
         assert (tmp_path / "probe" / f"{name}.csv").is_file()
+    assert out.count("majority") == 2
+    assert "Area under the curve on" in out
 
 
 def test_an_encoder_names_its_game_and_a_player_its_actions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -53,7 +56,7 @@ def test_atari_has_its_landmark(tmp_path: Path, capsys: pytest.CaptureFixture[st
     words = ["random:nature:0.25", "--env", "atari/Boxing", "--states", "900", "--epochs", "1", "--random", "0"]
     code, out, err = run(capsys, *words, "--out", str(tmp_path / "probe"))
     assert code == 0, err  # eight games side by side are eight episodes, however short
-    assert "as the benchmark printed: majority 0.01, random cnn 0.19" in " ".join(out.split())
+    assert " ".join(out.split()).count("as the benchmark printed: majority 0.01, random cnn 0.19") == 1
     found = read_json(tmp_path / "probe" / "probe.json")
     assert "agent localization" in {variable["category"] for variable in found["variables"]}
 

@@ -63,23 +63,77 @@ def test_f1_by_hand() -> None:
     assert readout.weighted_f1(truth, answers) == pytest.approx((1 * 2 / 3 + 2 * 1 / 2 + 1 * 0) / 4)
 
 
+def test_the_area_by_hand() -> None:
+    """Class 0 against the rest: of 2 x 2 pairs 3 are in order. Class 1, once: 2.5 of 3, one tied. -1 is of no class."""
+    truth = np.array([0, 0, 1, -1])
+    likelihoods = np.array([[0.6, 0.4, 0.0], [0.3, 0.7, 0.0], [0.2, 0.7, 0.1], [0.4, 0.2, 0.4]], np.float32)
+    assert readout.area_under_curve(truth, likelihoods) == pytest.approx((3 / 4 + 2.5 / 3) / 2)
+    assert readout.area_under_curve(np.array([1, 1]), likelihoods[:2]) == 0.5  # nothing to tell from
+
+
+def test_a_rare_class_is_seen_by_the_area_alone() -> None:
+    """One state of twenty is marked faintly: never so clearly that the rare answer is the likelier one."""
+    rng = np.random.default_rng(0)
+    rare = (rng.random(3000) < 0.05).astype(np.int64)
+    features = rng.normal(size=(3000, 2)).astype(np.float32)
+    features[:, 0] += 1.2 * rare
+    few = Labelled(np.arange(3000).reshape(-1, 1, 1, 1), np.arange(3000) // 30, rare[:, None], (Variable("a", "x"),), 0)
+    made = readout.make_task(few, 0)
+    found, nothing = readout.read_frozen(made, torch.from_numpy(features), 0, 30), readout.majority(made)
+    assert found.f1[0] == pytest.approx(nothing.f1[0], abs=0.03)
+    assert found.area[0] == pytest.approx(0.80, abs=0.07)  # P(N(1.2, 1) > N(0, 1)) = Phi(1.2 / sqrt 2)
+
+
+def test_the_best_epoch_is_kept_for_each_variable() -> None:
+    """The first is best in the second epoch, the other in the first; what they share is of the last that was better."""
+    weight, bias, common = (nn.Parameter(torch.zeros(size)) for size in ((2, 1, 1), (2, 1), (1,)))
+    kept = readout._Best([weight, bias, common], 2)
+    for number, scores in enumerate(([0.1, 0.9], [0.3, 0.2], [0.2, 0.3]), start=1):
+        for parameter in (weight, bias, common):
+            nn.init.constant_(parameter, number)
+        kept.see(np.array(scores))
+    kept.restore()
+    assert (weight.flatten().tolist(), bias.flatten().tolist(), common.item()) == ([2, 1], [2, 1], 2)
+    for _ in range(readout.PATIENCE - 2):
+        assert kept.is_going
+        kept.see(np.array([0.0, 0.0]))
+    assert kept.is_going  # the first has one epoch left
+    kept.see(np.array([0.0, 0.0]))
+    assert not kept.is_going
+    nn.init.constant_(weight, 7)
+    kept.see(np.array([1.0, 1.0]))  # too late
+    kept.restore()
+    assert weight.flatten().tolist() == [2, 1]
+
+
+def test_unknown_classes_do_not_count_when_to_stop() -> None:
+    logs = np.log(np.array([[[0.25, 0.75]], [[0.5, 0.5]], [[0.1, 0.9]]], np.float32))
+    found = readout._mean_of_known(logs, np.array([[0], [1], [-1]]))
+    assert found == pytest.approx([(np.log(0.25) + np.log(0.5)) / 2])
+    assert readout._mean_of_known(logs, np.full((3, 1), -1)).tolist() == [0]
+
+
 def test_the_majority_s_score() -> None:
     made = task()
     most = np.bincount(made.classes[made.train, 0]).argmax()
     share = float((made.classes[made.judge, 0] == most).mean())
-    assert readout.majority(made)[0] == pytest.approx(share * 2 * share / (share + 1))
+    found = readout.majority(made)
+    assert found.f1[0] == pytest.approx(share * 2 * share / (share + 1))
+    assert found.area == [0.5, 0.5]
 
 
 def test_features_that_hold_a_variable_are_read_and_others_are_not() -> None:
     """The first variable stands in the features one-hot, times 50: their scale is taken out. The other does not."""
     made = task()
     features = 50 * torch.eye(CLASSES)[torch.from_numpy(made.states.labels[:, 0])]
-    first, second = readout.read_frozen(made, features, 0, 200)
-    assert first == 1
-    assert second < 0.7
-    assert readout.read_frozen(made, 1e-3 * features, 0, 200)[0] == 1
+    found = readout.read_frozen(made, features, 0, 200)
+    assert (found.f1[0], found.area[0]) == (1, 1)
+    assert found.f1[1] < 0.7
+    assert found.area[1] < 0.7
+    assert readout.read_frozen(made, 1e-3 * features, 0, 200).f1[0] == 1
     nothing = readout.read_frozen(made, torch.zeros(len(features), 3), 0, 3)
-    assert nothing == pytest.approx(readout.majority(made))
+    assert nothing.f1 == pytest.approx(readout.majority(made).f1)
+    assert nothing.area == [0.5, 0.5]  # all states are tied
 
 
 def test_variables_do_not_disturb_each_other() -> None:
@@ -93,21 +147,23 @@ def test_variables_do_not_disturb_each_other() -> None:
             made.states, made.variables[j : j + 1], made.classes[:, j : j + 1], made.counts[j : j + 1], made.train,
             made.stop, made.judge,
         )  # fmt: skip
-        assert readout.read_frozen(alone, features, 0, 40) == pytest.approx([both[j]])
+        found = readout.read_frozen(alone, features, 0, 40)
+        assert (*found.f1, *found.area) == pytest.approx((both.f1[j], both.area[j]))
 
 
 def test_it_stops_early(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Constant features never get better after the first epoch: 1 + PATIENCE epochs, of ever as many."""
+    """Constant features tell nothing but shares, which are soon learned: far fewer epochs than a thousand."""
     made, seen = task(), []
-    answers = readout._answers
+    evaluated = readout._all
 
     def count(*arguments: object) -> object:
         seen.append(arguments)
-        return answers(*arguments)  # type: ignore[arg-type]
+        return evaluated(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(readout, "_answers", count)
+    monkeypatch.setattr(readout, "LEARNING_RATE", 1e-2)
+    monkeypatch.setattr(readout, "_all", count)
     readout.read_frozen(made, torch.zeros(len(made.states.labels), 2), 0, 1_000)
-    assert len(seen) <= 2 * readout.PATIENCE + 2
+    assert readout.PATIENCE < len(seen) < 10 * readout.PATIENCE
 
 
 def test_a_network_learns_end_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,8 +178,10 @@ def test_a_network_learns_end_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
     frozen = readout.read_frozen(made, torch.from_numpy(observations), 0, 60)
     monkeypatch.setattr(readout, "LEARNING_RATE", 1e-2)
     trained = readout.read_trained(made, network, 64, 0, 150)
-    assert frozen[0] < 0.7
-    assert trained[0] > 0.9
+    assert frozen.f1[0] < 0.7
+    assert trained.f1[0] > 0.9
+    assert frozen.area[0] < 0.7
+    assert trained.area[0] > 0.9
 
 
 def test_too_few_states_are_refused() -> None:

@@ -11,6 +11,7 @@ from protovalue.cli import main
 from protovalue.errors import UserError
 from protovalue.evaluate.correlation import rank_correlation
 from protovalue.files import write_json
+from protovalue.report.model import ProbeRow
 from protovalue.report.probes import read_probes
 from protovalue.report.results import Results
 from protovalue.report.tables import PROBES
@@ -42,6 +43,7 @@ def test_rank_correlation_by_hand() -> None:
 
 
 GAME = "minatar/breakout"
+AREA = {"a0": [0.9, 0.9, 0.7], "a1": [0.8, 0.8, 0.8], "b0": [0.7, 0.7, 0.9], "gone": [0.5, 0.5, 0.5]}
 F1 = {"a0": [0.1, 0.3, 0.9], "a1": [0.3, 0.5, 0.5], "b0": [0.5, 0.7, 0.1], "gone": [0.9, 0.9, 0.9]}
 
 
@@ -54,12 +56,16 @@ def results() -> Results:
     return Results("runs", "Runs", "none", ("A", "B"), (GAME,), tuple(cells))
 
 
+def probed(method: str, name: str | None, f1: list[float], area: list[float]) -> dict[str, Any]:
+    return {"method": method, "encoder": name or "", "checksum": name, "scores": {"f1": f1, "area": area}}
+
+
 def probe(folder: Path, **changes: Any) -> Path:
     folder.mkdir(exist_ok=True)
-    beside = [{"method": "majority", "encoder": "", "checksum": None, "f1": [0.0, 0.1, 0.2]}]
+    beside = [probed("majority", None, [0.0, 0.1, 0.2], [0.5, 0.5, 0.5])]
     found = {
         "format": "protovalue probe",
-        "version": 2,
+        "version": 3,
         "env": GAME,
         "states": {"train": 7, "stop": 1, "judge": 2},
         "variables": [
@@ -67,23 +73,32 @@ def probe(folder: Path, **changes: Any) -> Path:
             {"name": "column", "category": "places"},
             {"name": "left", "category": "beside"},
         ],
-        "probed": beside + [{"method": "x", "encoder": n, "checksum": n, "f1": f1} for n, f1 in F1.items()],
+        "probed": beside + [probed("x", name, f1, AREA[name]) for name, f1 in F1.items()],
     }
     write_json(folder / "probe.json", found | changes)
     return folder
 
 
+def points(row: ProbeRow) -> dict[str, float]:
+    return {name: one.point for name, one in row.scores.items()}
+
+
 def test_means_by_category_and_how_they_go_with_the_return(tmp_path: Path) -> None:
     """Places: 0.2 and 0.4 of A, 0.6 of B, in the order of returns; beside: the other way round."""
     rows, notes = read_probes([probe(tmp_path)], results())
-    assert [row.category for row in rows] == ["places", "beside", "all categories"]
-    places, beside, both = rows
-    assert {name: one.point for name, one in places.f1.items()} == pytest.approx({"A": 0.3, "B": 0.6, "majority": 0.05})
+    assert [(row.category, row.kind) for row in rows] == [
+        (category, kind) for kind in ("F1", "area") for category in ("places", "beside", "all categories")
+    ]
+    places, beside, both, area, *_ = rows
+    assert points(area) == pytest.approx({"A": 0.85, "B": 0.7, "majority": 0.5})
+    assert area.correlation is not None
+    assert area.correlation.point == pytest.approx(-1.0)
+    assert points(places) == pytest.approx({"A": 0.3, "B": 0.6, "majority": 0.05})
     # Student's t with one degree of freedom: 12.7062 * 0.1.
-    assert places.f1["A"].high == pytest.approx(0.3 + 1.27062, abs=1e-5)
-    assert not places.f1["B"].has_interval
-    assert {name: one.point for name, one in beside.f1.items()} == pytest.approx({"A": 0.7, "B": 0.1, "majority": 0.2})
-    assert {name: one.point for name, one in both.f1.items()} == pytest.approx({"A": 0.5, "B": 0.35, "majority": 0.125})
+    assert places.scores["A"].high == pytest.approx(0.3 + 1.27062, abs=1e-5)
+    assert not places.scores["B"].has_interval
+    assert points(beside) == pytest.approx({"A": 0.7, "B": 0.1, "majority": 0.2})
+    assert points(both) == pytest.approx({"A": 0.5, "B": 0.35, "majority": 0.125})
     assert places.correlation is not None
     assert beside.correlation is not None
     assert (places.correlation.point, beside.correlation.point) == pytest.approx((1.0, -1.0))
@@ -95,11 +110,11 @@ def test_the_table_has_a_column_for_each_method_and_the_best_in_bold(tmp_path: P
     rows, _ = read_probes([probe(tmp_path)], results())
     table = PROBES.for_files(replace(fake.report(tmp_path), probes=tuple(rows)))
     assert table.columns == (
-        "Game and category", "Encoders", "A", "B", "majority", "Rank correlation with the return",
+        "Game, category and score", "Encoders", "A", "B", "majority", "Rank correlation with the return",
     )  # fmt: skip
     texts = [[number.text for number in row] for row in table.rows]
-    assert texts[0] == [f"{GAME}, places", "3", "0.300 [-0.971, 1.571]", "0.600", "0.050", "1.00"]
-    assert [[number.is_best for number in row].index(True) for row in table.rows] == [3, 2, 2]
+    assert texts[0] == [f"{GAME}, places, F1", "3", "0.300 [-0.971, 1.571]", "0.600", "0.050", "1.00"]
+    assert [[number.is_best for number in row].index(True) for row in table.rows] == [3, 2, 2, 2, 3, 2]
 
 
 @pytest.mark.parametrize(
@@ -108,8 +123,9 @@ def test_the_table_has_a_column_for_each_method_and_the_best_in_bold(tmp_path: P
         ({"env": "minatar/asterix"}, f"is of minatar/asterix, expected one of {GAME}"),
         ({"probed": []}, "none of its encoders is in these runs"),
         ({"variables": []}, "field variables: found 'none', expected at least one"),
-        ({"version": 1}, "field version"),
-        ({"probed": [{"method": "x", "encoder": "", "checksum": "a0", "f1": [1.0]}]}, "probed[0].f1"),
+        ({"version": 2}, "field version"),
+        ({"probed": [probed("x", "a0", [1.0], [1.0, 1.0, 1.0])]}, "probed[0].scores.f1"),
+        ({"probed": [probed("x", "a0", [1.0, 1.0, 1.0], [1.0])]}, "probed[0].scores.area"),
     ],
 )
 def test_what_does_not_fit_is_refused(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
@@ -143,7 +159,7 @@ def test_real_encoders_are_found_again(tmp_path: Path, capsys: pytest.CaptureFix
     assert main(["report", str(tmp_path / "agents"), *report]) == 0
     assert "1 of the probed encoders are not in these runs" in capsys.readouterr().out  # the random one
     text = (tmp_path / "report" / "tables" / "probes.md").read_text()
-    assert f"{GAME}, beside the player | 2 |" in text
+    assert f"{GAME}, beside the player, F1 | 2 |" in text
     assert '<section id="probes"' in (tmp_path / "report" / "index.html").read_text()
 
 
@@ -153,11 +169,12 @@ def test_several_probes_of_several_games(tmp_path: Path) -> None:
     elsewhere = replace(known.cells[0], env=other, returns=np.array([100.0]))
     both = replace(known, envs=(GAME, other), cells=(*known.cells, elsewhere))
     player = [{"name": "action", "category": "player"}]
-    own = [{"method": "x", "encoder": name, "checksum": name, "f1": f1[:1]} for name, f1 in F1.items()]
-    more = [{"method": "x", "encoder": "far", "checksum": "far", "f1": [0.2]}]
+    own = [probed("x", name, f1[:1], f1[:1]) for name, f1 in F1.items()]
+    more = [probed("x", "far", [0.2], [0.2])]
     second = probe(tmp_path / "player", variables=player, probed=own + more)
     third = probe(tmp_path / "asterix", env=other, variables=player, probed=own[:1])
     rows, notes = read_probes([probe(tmp_path / "cells"), second, third], both)
+    rows = [row for row in rows if row.kind == "F1"]
     assert [(row.env, row.category, row.encoders) for row in rows] == [
         (GAME, "places", 3),
         (GAME, "beside", 3),
@@ -165,7 +182,7 @@ def test_several_probes_of_several_games(tmp_path: Path) -> None:
         (GAME, "player", 3),
         (other, "player", 1),
     ]
-    assert rows[3].f1["A"].point == pytest.approx(0.2)
+    assert rows[3].scores["A"].point == pytest.approx(0.2)
     assert rows[3].correlation is not None
     assert rows[3].correlation.point == pytest.approx(1.0)
     assert rows[4].correlation is None

@@ -13,7 +13,23 @@ from protovalue.schema import checked, require
 
 RESULT = "probe.json"
 FORMAT: Literal["protovalue probe"] = "protovalue probe"
-VERSION: Literal[2] = 2
+VERSION: Literal[3] = 3
+Kind = Literal["F1", "area"]
+KINDS: tuple[Kind, ...] = ("F1", "area")
+
+
+@dataclass(frozen=True)
+class Scores:
+    """How well each variable is read."""
+
+    f1: list[float]
+    """Weighted F1 of the answers."""
+    area: list[float]
+    """Area under the curve, mean over classes: of the order in which states are put."""
+
+    def of(self, kind: Kind) -> list[float]:
+        """Return the scores of one kind."""
+        return self.f1 if kind == "F1" else self.area
 
 
 @dataclass(frozen=True)
@@ -24,8 +40,7 @@ class Probed:
     encoder: str
     checksum: str | None
     """Of the encoder's parameters; None of what is not an encoder."""
-    f1: list[float]
-    """By variable."""
+    scores: Scores
 
 
 @dataclass(frozen=True)
@@ -41,7 +56,7 @@ class ProbeFile:
     """All scores in one environment."""
 
     format: Literal["protovalue probe"]
-    version: Literal[2]
+    version: Literal[3]
     env: str
     states: dict[str, int]
     """How many trained, stopped and judged the readouts."""
@@ -51,7 +66,9 @@ class ProbeFile:
     def __post_init__(self) -> None:
         require(len(self.variables) > 0, "variables", "none", "at least one")
         for place, one in enumerate(self.probed):
-            require(len(one.f1) == len(self.variables), f"probed[{place}].f1", len(one.f1), "one for each variable")
+            for name, found in (("f1", one.scores.f1), ("area", one.scores.area)):
+                field = f"probed[{place}].scores.{name}"
+                require(len(found) == len(self.variables), field, len(found), "one for each variable")
 
     @property
     def categories(self) -> dict[str, list[int]]:
@@ -61,9 +78,10 @@ class ProbeFile:
             found.setdefault(variable.category, []).append(place)
         return found
 
-    def by_category(self, probed: Probed) -> NDArray[np.float64]:
+    def by_category(self, probed: Probed, kind: Kind) -> NDArray[np.float64]:
         """Return mean scores over the variables of each category."""
-        return np.array([np.mean([probed.f1[place] for place in own]) for own in self.categories.values()])
+        found = probed.scores.of(kind)
+        return np.array([np.mean([found[place] for place in own]) for own in self.categories.values()])
 
 
 def read_probe(folder: Path) -> ProbeFile:

@@ -15,7 +15,7 @@ from protovalue.envs.registry import make
 from protovalue.errors import UserError
 from protovalue.evaluate.aggregate import Estimate, mean_interval
 from protovalue.evaluate.features import features_of
-from protovalue.evaluate.probe_file import FORMAT, RESULT, VERSION, Probed, ProbeFile
+from protovalue.evaluate.probe_file import FORMAT, KINDS, RESULT, VERSION, Kind, Probed, ProbeFile
 from protovalue.files import make_folder, write_json
 from protovalue.nets.encoders import make_encoder
 from protovalue.online.linear_dqn import RANDOM, encoder_checksum, find_encoder
@@ -31,6 +31,7 @@ from protovalue.report.table import Number, Table, shown
 ENVS = 8  # games that play side by side
 ATARI = "atari/"
 MAJORITY, SUPERVISED, INITIAL = "majority", "supervised", "random"
+SAID: dict[Kind, str] = {"F1": "Weighted F1", "area": "Area under the curve"}
 
 
 def probe_command(config: ProbeConfig) -> None:
@@ -46,10 +47,11 @@ def probe_command(config: ProbeConfig) -> None:
     encoders = list(_encoders(config, env))
     task = make_task(_states(config, env), config.seed)
     probed = list(_probed(config, task, encoders))
-    tables = [categories_table(task, probed, env.env_id), variables_table(task, probed)]
+    categories = {kind: categories_table(task, probed, env.env_id, kind) for kind in KINDS}
     make_folder(config.out)
-    for name, table in zip(("categories", "variables"), tables, strict=True):
-        write_table(table, config.out, name)
+    for kind, table in categories.items():
+        write_table(table, config.out, f"categories-{kind.lower()}")
+        write_table(variables_table(task, probed, kind), config.out, f"variables-{kind.lower()}")
     found = ProbeFile(
         format=FORMAT,
         version=VERSION,
@@ -59,7 +61,7 @@ def probe_command(config: ProbeConfig) -> None:
         probed=probed,
     )
     write_json(config.out / RESULT, asdict(found))
-    print(plain(tables[0]), end="")
+    print("\n".join(plain(table) for table in categories.values()), end="")
     print(f"wrote {config.out / RESULT} and the tables beside it")
 
 
@@ -129,31 +131,31 @@ def _probed(config: ProbeConfig, task: Task, encoders: Sequence[tuple[str, str, 
             bar.advance(1)
 
 
-def categories_table(task: Task, probed: Sequence[Probed], env_id: str) -> Table:
-    """Make the table of mean F1 by category, and over categories, with intervals over encoders."""
+def categories_table(task: Task, probed: Sequence[Probed], env_id: str, kind: Kind) -> Table:
+    """Make the table of mean scores by category, and over categories, with intervals over encoders."""
     categories = list(dict.fromkeys(variable.category for variable in task.variables))
     of = [[j for j, variable in enumerate(task.variables) if variable.category == name] for name in categories]
     rows = []
-    for method, grid in _by_method(probed).items():
+    for method, grid in _by_method(probed, kind).items():
         each = np.stack([grid[:, own].mean(axis=1) for own in of], axis=1)  # (encoders, categories)
         numbers = [*(mean_interval(each[:, i]) for i in range(len(categories))), mean_interval(each.mean(axis=1))]
         rows.append((Number(method), Number(f"{len(grid)}"), *(shown(number, 3) for number in numbers)))
-    landmark = published_f1().get(env_id.removeprefix(ATARI), {}) if env_id.startswith(ATARI) else {}
+    known = kind == "F1" and env_id.startswith(ATARI)
+    landmark = published_f1().get(env_id.removeprefix(ATARI), {}) if known else {}
     note = (
-        f"Weighted F1 on {len(task.judge):,} states of episodes that the readouts have not seen, mean over variables; "
+        f"{SAID[kind]} on {len(task.judge):,} states of episodes that the readouts have not seen, mean over variables; "
         "in brackets Student's 95% interval over encoders. The last column is the mean over categories."
     )
     if landmark and all(variable.category != "player" for variable in task.variables):
         printed = ", ".join(f"{name.replace('_', ' ')} {value:.2f}" for name, value in landmark.items())
         note += f" A landmark, of another input (one frame of 210 x 160), as the benchmark printed: {printed}."
-    return Table(
-        f"What can be read from features in {env_id}", ("Method", "Encoders", *categories, "mean"), tuple(rows), note
-    )
+    title = f"What can be read from features in {env_id}: {SAID[kind][0].lower()}{SAID[kind][1:]}"
+    return Table(title, ("Method", "Encoders", *categories, "mean"), tuple(rows), note)
 
 
-def variables_table(task: Task, probed: Sequence[Probed]) -> Table:
-    """Make the table of mean F1 by variable."""
-    methods = _by_method(probed)
+def variables_table(task: Task, probed: Sequence[Probed], kind: Kind) -> Table:
+    """Make the table of mean scores by variable."""
+    methods = _by_method(probed, kind)
     rows = []
     for j, variable in enumerate(task.variables):
         numbers: list[Estimate] = [mean_interval(grid[:, j]) for grid in methods.values()]
@@ -161,10 +163,10 @@ def variables_table(task: Task, probed: Sequence[Probed]) -> Table:
             (Number(variable.name), Number(variable.category), Number(f"{task.counts[j]}", task.counts[j]),
              *(shown(number, 3) for number in numbers))
         )  # fmt: skip
-    return Table("Weighted F1 by variable", ("Variable", "Category", "Classes", *methods), tuple(rows))
+    return Table(f"{SAID[kind]} by variable", ("Variable", "Category", "Classes", *methods), tuple(rows))
 
 
-def _by_method(probed: Sequence[Probed]) -> dict[str, NDArray[np.float64]]:
+def _by_method(probed: Sequence[Probed], kind: Kind) -> dict[str, NDArray[np.float64]]:
     """Return scores (encoders, variables) by method."""
     methods = dict.fromkeys(one.method for one in probed)
-    return {name: np.array([one.f1 for one in probed if one.method == name]) for name in methods}
+    return {name: np.array([one.scores.of(kind) for one in probed if one.method == name]) for name in methods}

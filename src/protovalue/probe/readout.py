@@ -3,6 +3,10 @@
 A softmax over the classes of each variable, trained by Adam in batches with early stopping on validation accuracy, and
 judged by the weighted F1 score on episodes that it has not seen. The variables of an encoder are trained side by side:
 each has its own weights, its own loss and its own end, so that the result is that of training one after the other.
+
+F1 is of answers, and where one class is nearly always right the answer is always that class, whatever the features
+hold. The area under the curve is of the order in which the readout puts states. Its readout is that of the least
+validation loss, because accuracy does not move there.
 """
 
 import hashlib
@@ -12,11 +16,11 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.metrics import f1_score
+from sklearn.metrics import f1_score, roc_auc_score
 from torch import Tensor, nn
 
 from protovalue.errors import UserError
-from protovalue.evaluate.probe_file import Variable
+from protovalue.evaluate.probe_file import Scores, Variable
 from protovalue.probe.labels import Labelled
 from protovalue.randomness import numpy_generator
 
@@ -24,6 +28,7 @@ SHARES = (0.7, 0.1, 0.2)
 """Of the episodes: to train, to stop, to judge by."""
 LEARNING_RATE, BATCH, PATIENCE = 3e-4, 64, 15
 EPISODES = 5  # the least, so that each part has one
+CHANCE = 0.5  # the area under the curve of features that tell nothing
 Indices = NDArray[np.int64]
 
 
@@ -86,13 +91,13 @@ def entropy(labels: NDArray[np.int64]) -> float:
     return float(-(shares * np.log(shares)).sum())
 
 
-def majority(task: Task) -> list[float]:
-    """Return the F1 of every variable for answering always with the most frequent class of training."""
+def majority(task: Task) -> Scores:
+    """Return the scores of answering always with the most frequent class of training."""
     found = []
     for j in range(len(task.variables)):
         answer = np.bincount(task.classes[task.train, j]).argmax()
         found.append(weighted_f1(task.classes[task.judge, j], np.full(len(task.judge), answer)))
-    return found
+    return Scores(found, [CHANCE] * len(found))
 
 
 def weighted_f1(truth: NDArray[np.int64], answers: NDArray[np.int64]) -> float:
@@ -100,15 +105,32 @@ def weighted_f1(truth: NDArray[np.int64], answers: NDArray[np.int64]) -> float:
     return float(f1_score(truth, answers, average="weighted", zero_division=0.0))
 
 
-def read_frozen(task: Task, features: Tensor, seed: int, epochs: int) -> list[float]:
-    """Return the F1 of every variable, read from frozen features (N, k), which are divided by their training RMS."""
+def area_under_curve(truth: NDArray[np.int64], likelihoods: NDArray[np.float32]) -> float:
+    """Return how often a state of a class is held to be likelier of it than a state of another class.
+
+    The mean over the classes that some of the states have and others have not; ties count half. By chance 1/2.
+
+    Args:
+        truth: classes (N,); -1 is one that training has not, so that it is another class to all.
+        likelihoods: of each class (N, C), as large numbers or small.
+    """
+    found = []
+    for one in np.unique(truth[truth >= 0]):
+        own = truth == one
+        if not own.all():
+            found.append(float(roc_auc_score(own, likelihoods[:, one])))
+    return float(np.mean(found)) if found else CHANCE
+
+
+def read_frozen(task: Task, features: Tensor, seed: int, epochs: int) -> Scores:
+    """Return the scores of all variables, read from frozen features (N, k), which are divided by their training RMS."""
     scale = features[torch.from_numpy(task.train)].square().mean().sqrt()
     scaled = features / scale if scale > 0 else features
     return _read(task, lambda part: scaled[torch.from_numpy(part)], features.shape[1], seed, epochs, ())
 
 
-def read_trained(task: Task, network: nn.Module, num_features: int, seed: int, epochs: int) -> list[float]:
-    """Return the F1 of every variable of a network that is trained end to end on the labels: a ceiling of its shape."""
+def read_trained(task: Task, network: nn.Module, num_features: int, seed: int, epochs: int) -> Scores:
+    """Return the scores of a network that is trained end to end on the labels: a ceiling of its shape."""
 
     def see(part: Indices) -> Tensor:
         found: Tensor = network(torch.from_numpy(task.states.observations[part]))
@@ -117,57 +139,96 @@ def read_trained(task: Task, network: nn.Module, num_features: int, seed: int, e
     return _read(task, see, num_features, seed, epochs, tuple(network.parameters()))
 
 
+class _Best:
+    """The parameters at the best validation score of each variable, until it has not risen for `PATIENCE` epochs."""
+
+    def __init__(self, parameters: Sequence[nn.Parameter], variables: int) -> None:
+        self._parameters = parameters
+        self._kept = [parameter.detach().clone() for parameter in parameters]
+        self._best = np.full(variables, -np.inf)
+        self._since = np.zeros(variables, np.int64)
+        self._going = np.ones(variables, np.bool_)
+
+    @property
+    def is_going(self) -> bool:
+        """Whether a variable may still get better."""
+        return bool(self._going.any())
+
+    @torch.no_grad()
+    def see(self, scores: NDArray[np.float64]) -> None:
+        """Keep the parameters of the variables whose scores (J,) are the best yet; what they share, where one is."""
+        better = self._going & (scores > self._best)
+        self._best = np.where(better, scores, self._best)
+        self._since = np.where(better, 0, self._since + 1)
+        self._going &= self._since < PATIENCE
+        rows = torch.from_numpy(better)
+        for copy, parameter in zip(self._kept[:2], self._parameters[:2], strict=True):  # weight and bias
+            copy[rows] = parameter[rows]
+        if better.any():
+            for copy, parameter in zip(self._kept[2:], self._parameters[2:], strict=True):
+                copy.copy_(parameter)
+
+    @torch.no_grad()
+    def restore(self) -> None:
+        """Set the parameters to what was kept."""
+        for copy, parameter in zip(self._kept, self._parameters, strict=True):
+            parameter.copy_(copy)
+
+
 def _read(
     task: Task, see: Callable[[Indices], Tensor], num_features: int, seed: int, epochs: int,
     shared: Sequence[nn.Parameter],
-) -> list[float]:  # fmt: skip
+) -> Scores:  # fmt: skip
     """Train readouts, and with them what variables share; then stopping is common, too."""
     J, C = len(task.variables), max(task.counts)
     weight = nn.Parameter(torch.zeros(J, num_features, C))
     bias = nn.Parameter(torch.zeros(J, C))
     absent = torch.arange(C)[None, :] >= torch.tensor(task.counts)[:, None]  # (J, C)
     optimizer = torch.optim.Adam([weight, bias, *shared], lr=LEARNING_RATE)
-    kept = [parameter.detach().clone() for parameter in (weight, bias, *shared)]
-    best, since, going = np.full(J, -1.0), np.zeros(J, np.int64), np.ones(J, np.bool_)
+    most_accurate, likeliest = (_Best([weight, bias, *shared], J) for _ in range(2))
     rng = numpy_generator(seed)
 
-    def logits(features: Tensor) -> Tensor:
-        out = torch.einsum("bk,jkc->bjc", features, weight) + bias
-        return out.masked_fill(absent, -torch.inf)
+    def logs(part: Indices) -> Tensor:
+        """Return the logarithms of the classes' probabilities (N, J, C)."""
+        out = torch.einsum("bk,jkc->bjc", see(part), weight) + bias
+        return out.masked_fill(absent, -torch.inf).log_softmax(dim=2)
 
     for _ in range(epochs):
         order = rng.permutation(task.train)
         for start in range(0, len(order), BATCH):
             part = order[start : start + BATCH]
-            log = logits(see(part)).log_softmax(dim=2)
-            loss = -log.gather(2, task.targets(part)[:, :, None]).mean(dim=0).sum()
+            loss = -logs(part).gather(2, task.targets(part)[:, :, None]).mean(dim=0).sum()
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-        accuracy = (_answers(logits, see, task.stop) == task.classes[task.stop]).mean(axis=0)
+        found = _all(logs, task.stop)
+        accuracy = (found.argmax(axis=2) == task.classes[task.stop]).mean(axis=0)
+        likelihood = _mean_of_known(found, task.classes[task.stop])
         if shared:
-            accuracy = np.full(J, accuracy.mean())
-        better = going & (accuracy > best)
-        best = np.where(better, accuracy, best)
-        since = np.where(better, 0, since + 1)
-        with torch.no_grad():
-            rows = torch.from_numpy(better)
-            kept[0][rows], kept[1][rows] = weight[rows], bias[rows]
-            if better.any():
-                for copy, parameter in zip(kept[2:], shared, strict=True):
-                    copy.copy_(parameter)
-        going &= since < PATIENCE
-        if not going.any():
+            accuracy, likelihood = np.full(J, accuracy.mean()), np.full(J, likelihood.mean())
+        most_accurate.see(accuracy)
+        likeliest.see(likelihood)
+        if not (most_accurate.is_going or likeliest.is_going):
             break
-    with torch.no_grad():
-        for copy, parameter in zip(kept, (weight, bias, *shared), strict=True):
-            parameter.copy_(copy)
-    answers = _answers(logits, see, task.judge)
-    return [weighted_f1(task.classes[task.judge, j], answers[:, j]) for j in range(J)]
+    truth = task.classes[task.judge]
+    most_accurate.restore()
+    answers = _all(logs, task.judge).argmax(axis=2)
+    likeliest.restore()
+    found = _all(logs, task.judge)
+    return Scores(
+        [weighted_f1(truth[:, j], answers[:, j]) for j in range(J)],
+        [area_under_curve(truth[:, j], found[:, j]) for j in range(J)],
+    )
+
+
+def _mean_of_known(logs: NDArray[np.float32], classes: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return the mean logarithm of the true classes' probabilities (J,), over the states whose class training has."""
+    known = classes >= 0
+    own = np.take_along_axis(logs, np.maximum(classes, 0)[:, :, None], axis=2)[:, :, 0]
+    return np.asarray(np.where(known, own, 0.0).sum(axis=0) / np.maximum(known.sum(axis=0), 1), np.float64)
 
 
 @torch.no_grad()
-def _answers(logits: Callable[[Tensor], Tensor], see: Callable[[Indices], Tensor], part: Indices) -> NDArray[np.int64]:
-    """Return the most likely class (N, J) of every state of a part."""
-    found = [logits(see(part[i : i + 1024])).argmax(dim=2) for i in range(0, len(part), 1024)]
-    return torch.cat(found).numpy()
+def _all(logs: Callable[[Indices], Tensor], part: Indices) -> NDArray[np.float32]:
+    """Return the logarithms (N, J, C) of all states of a part."""
+    return torch.cat([logs(part[i : i + 1024]) for i in range(0, len(part), 1024)]).numpy()

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protovalue.evaluate.aggregate import STATISTIC_TITLES, STATISTICS, Estimate
+from protovalue.evaluate.probe_file import Kind
 from protovalue.report.results import Results
 
 __all__ = [
@@ -252,10 +253,12 @@ class ProbeRow:
 
     env: str
     category: str
-    f1: Mapping[str, Estimate]
-    """Weighted F1 by method, with Student's interval over encoders; also of what stands beside the methods."""
+    kind: Kind
+    """Which score it is."""
+    scores: Mapping[str, Estimate]
+    """By method, with Student's interval over encoders; also of what stands beside the methods."""
     correlation: Estimate | None
-    """Rank correlation of an encoder's F1 and its agents' mean return, over all encoders of the game."""
+    """Rank correlation of an encoder's score and its agents' mean return, over all encoders of the game."""
     encoders: int
 
 

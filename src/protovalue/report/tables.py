@@ -362,31 +362,32 @@ SATURATION: TableEntry[GridWidth] = TableEntry(
 
 def _probe_columns(report: Report) -> list[Column[ProbeRow]]:
     """A column for each method that was probed, and the correlation with returns."""
-    methods = dict.fromkeys(method for row in report.probes for method in row.f1)
+    methods = dict.fromkeys(method for row in report.probes for method in row.scores)
     return [
-        *(Column(method, _f1_of(method), best="highest", apart=method in report.references) for method in methods),
+        *(Column(method, _probed(method), best="highest", apart=method in report.references) for method in methods),
         Column("Rank correlation with the return", lambda row: row.correlation, digits=2, on_page="With the return"),
         Column("Encoders", lambda row: row.encoders, kind="count"),
     ]
 
 
-def _f1_of(method: str) -> Callable[[ProbeRow], Estimate | None]:
-    return lambda row: row.f1.get(method)
+def _probed(method: str) -> Callable[[ProbeRow], Estimate | None]:
+    return lambda row: row.scores.get(method)
 
 
 PROBES: TableEntry[ProbeRow] = TableEntry(
     name="probes",
     title="What can be read from the features",
-    head="Game and category",
+    head="Game, category and score",
     rows=lambda report: report.probes,
-    row_name=lambda report, row: f"{row.env}, {row.category}",
+    row_name=lambda report, row: f"{row.env}, {row.category}, {row.kind}",
     columns=_probe_columns,
     rivals="columns",
     note=lambda report: (
-        "Weighted F1 of linear readouts (pvn probe), with Student's 95% interval over encoders. Rank correlation: "
-        "Spearman's, of F1 and the agents' mean return, over all encoders of the game; its 95% interval takes them as "
-        "independent, though methods share data sets. A probe that does not go with the return does not tell what an "
-        "encoder is worth."
+        "Linear readouts (pvn probe), with Student's 95% interval over encoders. F1 is of answers, weighted by how "
+        "often a class occurs; the area under the curve is of the order in which states are put, 0.5 by chance. Rank "
+        "correlation: Spearman's, of the score and the agents' mean return, over all encoders of the game; its 95% "
+        "interval takes them as independent, though methods share data sets. A probe that does not go with the return "
+        "does not tell what an encoder is worth."
     ),
 )
 
