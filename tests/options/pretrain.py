@@ -283,6 +283,7 @@ def _pvn() -> dict[str, Check]:
         "indicator_options": both(
             more("pvn", "--indicator-options other=true", "--indicator {pixels}"),
             more("pvn", "--indicator-options size=2 windows=2", "--indicator patches"),
+            more("pvn", "--indicator-options size=2", "--indicator amounts"),
             refused(f"{base('pvn')} --indicator-options hidden=false", "--indicator-options: found"),
         ),
         "proportion": both(more("pvn", "--proportion 0.3"), more("pvn", "--proportion 0.3", hashed)),
@@ -291,6 +292,8 @@ def _pvn() -> dict[str, Check]:
             more("pvn", "--groups weight=0.5 weight=2", "--groups weight=0.5 weight=0.5"),
             more("pvn", "--groups gamma=0.9 gamma=0.99"),
             more("pvn", "--groups backup=max arrival=yes"),
+            more("pvn", "--groups backup=max changes=yes"),
+            refused(f"{base('pvn')} --groups changes=yes,arrival=yes", "--changes: found yes with --arrival yes"),
             more("pvn", f"--groups {hashed[2:].replace(' ', '=')} share=3", "--groups share=1 share=3"),
             refused(f"{base('pvn')} --groups proportion=2", "--groups: found proportion=2, expected a number more"),
             refused(
@@ -302,6 +305,12 @@ def _pvn() -> dict[str, Check]:
             more("pvn", "--scale-errors proportion", "--groups proportion=0.3 proportion=0.6"),
         ),
         "arrival": more("pvn", "--arrival yes"),
+        "changes": both(
+            more("pvn", "--changes yes"),
+            more("pvn", "--changes yes", "--indicator amounts"),
+            refused(f"{base('pvn')} --changes yes --arrival yes", "--changes: found yes with --arrival yes"),
+            refused(f"{base('pvn')} --changes yes {hashed}", "--changes: found yes with hash, expected another"),
+        ),
         "threshold": both(
             more("pvn", "--threshold sgd --burn-in 30"),
             refused(f"{base('pvn')} {hashed} --threshold sgd", "--threshold: found sgd with --indicator hash"),

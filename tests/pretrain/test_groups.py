@@ -18,7 +18,7 @@ from protovalue.pretrain.method_configs import CumulantsConfig, PvnConfig
 from protovalue.runs import read_run
 from tests.pretrain.helpers import TRANSITIONS, episodes, fill_table, made, pictures, trained, two_episodes, walks
 
-KNOWN = ("proportion", "gamma", "backup", "arrival", "indicator")
+KNOWN = ("proportion", "gamma", "backup", "arrival", "changes", "indicator")
 OUT = Path("run")
 
 
@@ -67,7 +67,10 @@ def test_a_group_as_it_is_written() -> None:
         ("weight=much", "found weight=much, expected a number"),
         ("backup=median", "found backup=median, expected mean or max"),
         ("arrival=1", "found arrival=1, expected yes or no"),
-        ("indicator=mine.py", "found indicator=mine.py, expected hash or"),
+        ("changes=1", "found changes=1, expected yes or no"),
+        ("proportion=1,arrival=yes", "expected no arrival: of all states there is one set"),
+        ("proportion=1,changes=no", "expected no changes: of all states there is one set"),
+        ("indicator=mine.py", "found indicator=mine.py, expected amounts or hash or"),
         ("proportion=1,share=2", "expected no share: of all states there is one set, so one task"),
         ("proportion=1,indicator=hash", "expected no indicator: of all states there is one set"),
         ("proportion=1, share = 2", "expected no share: of all states there is one set, so one task"),
@@ -85,6 +88,8 @@ def test_what_is_wrong_with_a_group(text: str, message: str) -> None:
         (PvnConfig, {"groups": ("gamma=0.1", "gamma=0.2"), "gamma": 0.5}, "--gamma: found 0.5"),
         (PvnConfig, {"groups": ("backup=max",), "backup": "max"}, "--backup: found max"),
         (PvnConfig, {"groups": ("arrival=no",), "arrival": "yes"}, "--arrival: found yes"),
+        (PvnConfig, {"groups": ("proportion=1",), "tasks": 1, "arrival": "yes"}, "--arrival: found yes"),
+        (PvnConfig, {"groups": ("changes=no", "proportion=1"), "changes": "yes"}, "--changes: found yes"),
         (PvnConfig, {"groups": ("indicator=hash", "proportion=1"), "indicator": "hash"}, "--indicator: found hash"),
         (PvnConfig, {"groups": ("indicator=hash", "proportion=1"), "normalize": "yes"}, "--normalize: found yes"),
         (PvnConfig, {"groups": ("indicator=hash", "gamma=0"), "threshold": "sgd"}, "--threshold: found sgd"),
@@ -250,6 +255,44 @@ def test_every_group_finds_its_exact_values(table: str, tmp_path: Path) -> None:
     assert np.abs(learned - exact)[:, :LAST].max() < 0.01
 
 
+def test_sets_of_changes_find_their_exact_values(table: str, tmp_path: Path) -> None:
+    """A transition counts where it raises the score enough, that into the last state too; solved from the world."""
+    data = walks(tmp_path / "set", AFTER, 80, 12, ends=(LAST,))
+    config = PvnConfig(
+        out=tmp_path / "run", data=(data.folders[0].path,), architecture=table, tasks=4, normalize="yes",
+        proportion=0.3, gamma=0.5, backup="max", changes="yes", holdout=(data_to_compare(tmp_path),),
+        steps=450, batch_size=64, learning_rate=0.3, adam_epsilon=0.1, target_ema=0.8, threads=1,
+    )  # fmt: skip
+    method = trained(config, data)
+    frames = torch.from_numpy(pictures(np.arange(10))[:, None])
+    sets = load_indicator(config.out / "indicator")
+    score, limits = sets.scores(frames).numpy(), sets.thresholds.numpy()
+    raises = (score[AFTER] - score >= limits).astype(float)  # (A, n, m)
+    states = np.concatenate([data.episode(number).frames for number in range(data.num_episodes)]).reshape(-1, 16)
+    ends = np.cumsum(data.lengths + 1)[:-1]  # between episodes nothing changes
+    rises = np.delete(np.diff(score[states.argmax(axis=1)], axis=0), ends - 1, axis=0) >= limits
+    index = np.arange(data.num_transitions)
+    np.testing.assert_array_equal(method.rewards(index), rises)
+    np.testing.assert_allclose(method.sets[0].proportions, rises.mean(axis=0))
+    on = np.eye(10)[AFTER] * (np.arange(10) != LAST)
+    greedy = np.zeros((10, 4))
+    for _ in range(100):
+        greedy = (raises + 0.5 * on @ greedy).max(axis=0)
+    exact = raises + 0.5 * on @ greedy
+    with torch.no_grad():
+        learned = method.heads.all_actions(method.encoder(frames)).numpy().transpose(2, 0, 1)
+    assert np.abs(exact[0] - exact[1])[:LAST].max(axis=0).min() > 0.3, "the actions differ in every task"
+    assert np.abs(learned - exact)[:, :LAST].max() < 0.01
+    held = raises[[1, 0], [0, 5]]  # 0 to 5 by the second action, 5 to 6 by the first, where it ends
+    assert method.finish()["holdout_rollout_mean"] == pytest.approx(np.mean([held[0] + 0.5 * held[1], held[1]]))
+
+
+def data_to_compare(folder: Path) -> Path:
+    """Write one episode that leads from 0 over 5 to 6."""
+    episodes(folder / "held", ((0, 5, 6), (1, 0), (0, 0), End.TERMINATED))
+    return folder / "held"
+
+
 def test_predictions_of_arrivals_are_compared_with_rollouts(few: Dataset, config: PvnConfig, tmp_path: Path) -> None:
     """0 to 1 to 2, where it ends: arrivals at 1 and 2. Sums at gamma 1/2: of set 1 are 1, 0, of set 2 1/2, 1."""
     episodes(tmp_path / "held", ((0, 1, 2), (1, 0), (0, 0), End.TERMINATED))
@@ -265,7 +308,7 @@ def test_what_is_not_given_is_not_recorded(few: Dataset, config: PvnConfig, tmp_
     config = replace(config, architecture="minatar", gamma=0.99)
     pretrain(config, quiet=True)
     recorded = read_run(config.out)["config"]
-    assert not {"groups", "scale_errors", "arrival"} & set(recorded)
+    assert not {"groups", "scale_errors", "arrival", "changes"} & set(recorded)
     pretrain(config, quiet=True)
     with pytest.raises(UserError, match="holds a run with another config: groups"):
         pretrain(replace(config, groups=("gamma=0.9",)), quiet=True)

@@ -45,7 +45,7 @@ def test_by_hand(tmp_path: Path) -> None:
     data = countdowns(tmp_path / "set", (2, 5, 1), (End.TERMINATED, End.CUT, End.TERMINATED))
     correlation, predicted, seen = compare_with_rollouts(
         data,
-        lambda obs: torch.cat([left(obs) == 2, left(obs) > 99, left(obs) == 2], dim=1),
+        lambda obs: torch.cat([left(obs) == 2, left(obs) > 99, left(obs) == 2], dim=1)[:-1],
         lambda obs, action: (10 * left(obs) + 100 * action[:, None]) * torch.tensor([1, 1, 0.001]),
         0.5,
         "cpu",
@@ -61,7 +61,7 @@ def test_rollouts_agree_with_a_perfect_prophet_and_not_with_its_opposite(tmp_pat
     data = countdowns(tmp_path / "set", (3, 9, 5, 6), (*3 * [End.TERMINATED], End.TRUNCATED))
 
     def always(obs: Any) -> torch.Tensor:
-        return torch.ones(len(obs), 1, dtype=torch.bool)
+        return torch.ones(len(obs) - 1, 1, dtype=torch.bool)
 
     def prophet(obs: Any, action: Any) -> Any:
         return (1 - 0.9 ** left(obs)) / 0.1
@@ -82,25 +82,26 @@ def test_whole_episodes_are_taken_until_there_are_enough(tmp_path: Path, most: i
         asked.append(len(obs))
         return left(obs)
 
-    compare_with_rollouts(data, lambda obs: left(obs) > 1, predict, 0.5, "cpu", most)
+    compare_with_rollouts(data, lambda obs: left(obs)[:-1] > 1, predict, 0.5, "cpu", most)
     assert sum(asked) == counted
 
 
 def test_long_episodes_are_seen_in_parts(tmp_path: Path) -> None:
-    """No part of more than 512 observations; the sums go over all of them."""
+    """No part of more than 512 transitions; the sums go over all of them."""
     data = countdowns(tmp_path / "set", (1030,))
     parts = []
 
     def rewards(obs: Any) -> torch.Tensor:
-        parts.append(len(obs))
-        return torch.ones(len(obs), 1, dtype=torch.bool)
+        parts.append((len(obs), int(left(obs)[0, 0]), int(left(obs)[-1, 0])))
+        return torch.ones(len(obs) - 1, 1, dtype=torch.bool)
 
     def predict(obs: Any, action: Any) -> Any:
         assert torch.equal((1030 - left(obs)[:, 0].long()) % 256 % 4, action % 4)  # each with its own, mod 256
         return action[:, None]
 
     _, predicted, seen = compare_with_rollouts(data, rewards, predict, 0.0, "cpu")
-    assert parts == [512, 512, 6]
+    # From 1030 down to 518, to 6 and to 0, mod 256: each part begins where the one before ends.
+    assert parts == [(513, 6, 6), (513, 6, 6), (7, 6, 0)]
     assert seen[0] == 1
     assert predicted[0] == pytest.approx(np.mean(np.arange(1030) % 4))
 

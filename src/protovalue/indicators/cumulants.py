@@ -17,6 +17,7 @@ from protovalue.errors import UserError
 from protovalue.files import size_and_crc
 from protovalue.indicators.precompute import (
     ABOUT,
+    Changes,
     IndicatorSpec,
     States,
     StoredFile,
@@ -68,8 +69,7 @@ class Cumulants:
 
     def differences(self, index: NDArray[np.int64]) -> NDArray[np.float32]:
         """Return f_j(x') - f_j(x) of the given transitions, (B, m)."""
-        row = index + self.data.locate(index)[0]
-        return np.asarray(self.values[row + 1] - self.values[row])
+        return Changes(self.values, self.data)[index]
 
     @torch.no_grad()
     def of(self, obs: Tensor) -> Tensor:

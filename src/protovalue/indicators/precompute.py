@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -82,11 +82,18 @@ class IndicatorSpec:
     arrival: bool = False
     """Rewards of the state x' that a transition arrives at, in place of x; thresholds are of all states then, also of
     those that episodes end in."""
+    changes: bool = False
+    """Rewards of what a transition changes, score(x') - score(x), in place of x; thresholds are of all transitions."""
+
+    @property
+    def final(self) -> bool:
+        """Whether the states that episodes end in are scored, too."""
+        return self.arrival or self.changes
 
 
 @dataclass(frozen=True)
 class IndicatorRewards:
-    """The rewards of every transition's state x, or x', and the indicator that gives them for any other."""
+    """The rewards of every transition's state x, or x', or of its change, and the indicator that scores any state."""
 
     indicator: Indicator
     bits: NDArray[np.uint8]
@@ -109,7 +116,8 @@ def cache_key(data: Dataset, spec: IndicatorSpec) -> str:
     if spec.threshold == "exact":
         del fields["burn_in"]
     # What was computed before there was a choice counts.
-    for name, usual in (("network", "dqn"), ("output", "linear"), ("options", None), ("arrival", False)):
+    for name, usual in (("network", "dqn"), ("output", "linear"), ("options", None), ("arrival", False),
+                        ("changes", False)):  # fmt: skip
         if fields[name] == usual:
             del fields[name]
     if spec.indicator == "rni" and by_patches(data.observation_shape):
@@ -135,7 +143,7 @@ def indicator_rewards(
             lambda folder: _compute(data, spec, folder, device, quiet),
             lambda folder: _load(folder, data, spec),
             lambda: help_with_scores(
-                States(data, spec.arrival), lambda: build_indicator(data, spec).to(device).scores, spec.tasks, device
+                States(data, spec.final), lambda: build_indicator(data, spec).to(device).scores, spec.tasks, device
             ),
         )
     lines = proportion_warnings(found.proportions.tolist(), spec.proportion)
@@ -229,6 +237,11 @@ def _import_indicator(spec: IndicatorSpec) -> None:
     for flag, given in ours.items():
         if given and spec.indicator != "rni":
             raise UserError(f"{flag}: only random network indicators have it, found indicator {spec.indicator}")
+    if spec.changes and not cls.tuned_on_data:
+        raise UserError(
+            f"--changes: found yes with indicator {spec.indicator}, expected one that is tuned on data: how much its "
+            "scores change says nothing"
+        )
     if spec.threshold == "sgd" and not cls.tuned_on_data:
         raise UserError(
             f"--threshold: found sgd with indicator {spec.indicator}, expected exact: its sets have their share as "
@@ -269,10 +282,11 @@ def channel_statistics(data: Dataset) -> tuple[list[float], list[float]]:
 def _compute(data: Dataset, spec: IndicatorSpec, folder: Path, device: str, quiet: bool) -> None:
     """Fill `folder` with the indicator, its thresholds and the bits of every transition."""
     indicator = build_indicator(data, spec).to(device)
-    states = States(data, final=spec.arrival)
+    states = States(data, final=spec.final)
     kept = announce("indicators", indicator, states, folder, quiet, -(-spec.tasks // 8), 4 * indicator.tuned_on_data)
     if indicator.tuned_on_data:
-        scores = all_scores(states, indicator.scores, spec.tasks, folder / SCORES, device, quiet, kept)
+        scores: Rows = all_scores(states, indicator.scores, spec.tasks, folder / SCORES, device, quiet, kept)
+        scores = Changes(scores, data) if spec.changes else scores
         if spec.threshold == "exact":
             thresholds = exact_thresholds(lambda: _chunks(scores), spec.proportion).thresholds
         else:
@@ -294,7 +308,8 @@ def _compute(data: Dataset, spec: IndicatorSpec, folder: Path, device: str, quie
         file.flush()
         os.fsync(file.fileno())
     size = (folder / BITS).stat().st_size
-    about = {"spec": asdict(spec), "transitions": states.count, "counts": counts.tolist()}
+    rows = data.num_transitions if spec.changes else states.count
+    about = {"spec": asdict(spec), "transitions": rows, "counts": counts.tolist()}
     save_indicator(indicator, folder, about, {BITS: StoredFile(size, crc)})
     for left in (folder / SCORES, sums_of(folder / SCORES)):
         left.unlink(missing_ok=True)
@@ -431,14 +446,37 @@ def _whole_batches(path: Path, size: int) -> int:
     return count
 
 
-def _chunks(scores: NDArray[np.float32], size: int = 16_384) -> Iterator[Tensor]:
+class Rows(Protocol):
+    """Rows of numbers (N, m), of which some are taken at a time."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, part: Any, /) -> NDArray[np.float32]: ...
+
+
+class Changes:
+    """f(x') - f(x) of every transition, as rows, given f of all states (frames, m), those that episodes end in too."""
+
+    def __init__(self, values: Rows, data: Dataset) -> None:
+        self._values, self._data = values, data
+
+    def __len__(self) -> int:
+        return self._data.num_transitions
+
+    def __getitem__(self, part: slice | NDArray[np.int64]) -> NDArray[np.float32]:
+        index = np.arange(*part.indices(len(self))) if isinstance(part, slice) else part
+        row = index + self._data.locate(index)[0]  # an episode has one row more than transitions
+        return np.asarray(self._values[row + 1] - self._values[row])
+
+
+def _chunks(scores: Rows, size: int = 16_384) -> Iterator[Tensor]:
     """Give scores in order, some rows at a time."""
     for start in range(0, len(scores), size):
         yield torch.from_numpy(np.array(scores[start : start + size]))
 
 
-def _random_batches(scores: NDArray[np.float32], seed: int, size: int = 256) -> Iterator[Tensor]:
-    """Give scores of random states for ever, as quantile regression draws them."""
+def _random_batches(scores: Rows, seed: int, size: int = 256) -> Iterator[Tensor]:
+    """Give random rows of scores for ever, as quantile regression draws them."""
     step = 0
     while True:
         index = generator_at(seed, Purpose.QUANTILES, step).integers(len(scores), size=size)

@@ -17,13 +17,17 @@ _NUMBERS: Mapping[str, Range] = {
     "proportion": Range(0, 1, above=True),
     "gamma": DISCOUNT,
 }
-_CHOICES: Mapping[str, tuple[str, ...]] = {"backup": ("mean", "max"), "arrival": ("yes", "no")}
+_CHOICES: Mapping[str, tuple[str, ...]] = {
+    "backup": ("mean", "max"),
+    "arrival": ("yes", "no"),
+    "changes": ("yes", "no"),
+}
 FLAG = "--groups"
 
 
 @dataclass(frozen=True)
 class Group:
-    """One group, as it was given: `proportion=0.9,share=2,weight=0.1,gamma=0.9,backup=max,arrival=yes,indicator=hash`.
+    """One group, as it was given: `proportion=0.9,share=2,weight=0.1,gamma=0.9,backup=max,arrival=yes,indicator=rni`.
 
     What is not given is the method's own setting of the same name.
     """
@@ -53,7 +57,7 @@ def read_group(text: str, known: Sequence[str]) -> Group:
         require(name not in found, FLAG, f"{name} twice in {text}", "each once")
         found[name] = _number(name, value) if name in _NUMBERS else _choice(name, value)
     if found.get("proportion") == 1:
-        for name in ("share", "indicator"):
+        for name in ("share", "indicator", "arrival", "changes"):
             require(name not in found, FLAG, text, f"no {name}: of all states there is one set, so one task")
     return Group(text, found.pop("share", 1.0), found.pop("weight", 1.0), found)
 

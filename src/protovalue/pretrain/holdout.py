@@ -51,7 +51,6 @@ def compare_with_rollouts(
     gamma: float | Floats,
     device: str,
     most: int = 20_000,
-    arrival: NDArray[np.bool_] | None = None,
 ) -> tuple[Floats, Floats, Floats]:
     """Compare predictions psi_j(x, a) with the discounted rewards that followed in the data.
 
@@ -60,12 +59,11 @@ def compare_with_rollouts(
 
     Args:
         data: rollouts of a random policy, not those that were learned from; some of them terminated.
-        rewards: r_j of observations (N, *shape), (N, m).
+        rewards: r_j of the transitions between successive observations (N, *shape), (N - 1, m).
         predict: psi_j(x, a) of observations and actions, (N, m).
         gamma: discount factor, or that of each task (m,).
         device: where the two functions expect their input.
         most: transitions at the most; whole episodes are taken from the beginning.
-        arrival: whether a task's reward is that of the next observation (m,); None is of no task.
 
     Returns:
         Per task (m,): correlation, mean of the predictions, mean of the sums.
@@ -79,10 +77,8 @@ def compare_with_rollouts(
         values = []
         for part, chosen in zip(torch.split(obs, 512), torch.split(actions, 512), strict=True):
             values.append(predict(part, chosen).to(torch.float32).cpu().numpy())
-        looked_at = torch.split(obs if arrival is None else every, 512)
-        fired = np.concatenate([rewards(part).cpu().numpy() for part in looked_at]).astype(np.float64)
-        here = fired if arrival is None else np.where(arrival, fired[1:], fired[:-1])
-        sums.append(discounted_sums(here, gamma))
+        fired = [rewards(every[first : first + 513]).cpu().numpy() for first in range(0, len(obs), 512)]
+        sums.append(discounted_sums(np.concatenate(fired).astype(np.float64), gamma))
         predictions.append(np.concatenate(values).astype(np.float64))
         count += len(obs)
         if count >= most:

@@ -45,6 +45,8 @@ class TaskConfig(InverseConfig):
 
     group_settings: ClassVar[Mapping[str, Any]] = {"gamma": 0.99, "backup": "mean"}
     """What a group may have of its own, and what the setting is where every group has it."""
+    of_sets: ClassVar[tuple[str, ...]] = ()
+    """Those of them that say how sets are drawn, which the set of all states is not."""
 
     tasks: Annotated[int, RESULT, NOT_NEGATIVE] = PRESET
     groups: Annotated[tuple[str, ...], RESULT, LATER] = ()
@@ -67,7 +69,7 @@ class TaskConfig(InverseConfig):
         """Return what every group has of its own."""
         found, groups = {}, self.own_groups()
         for name, otherwise in self.group_settings.items():
-            needing = [one for one in groups if not (name == "indicator" and one.is_lifetime)]
+            needing = [one for one in groups if not (name in self.of_sets and one.is_lifetime)]
             used = not groups or any(name not in one.own for one in needing)
             found[name] = Only(used, "it only where a group has none of its own", otherwise)
         return found
@@ -90,15 +92,16 @@ class PvnConfig(TaskConfig):
 
     presets: ClassVar[tuple[Presets, ...]] = (PRETRAIN, METHODS["pvn"])
     group_settings: ClassVar[Mapping[str, Any]] = {
-        "proportion": None, "gamma": 0.99, "backup": "mean", "arrival": "no", "indicator": "rni"
+        "proportion": None, "gamma": 0.99, "backup": "mean", "arrival": "no", "changes": "no", "indicator": "rni"
     }  # fmt: skip
+    of_sets: ClassVar[tuple[str, ...]] = ("arrival", "changes", "indicator")
 
     tasks: Annotated[int, RESULT, NOT_NEGATIVE] = PRESET
     """Number of auxiliary tasks m; 0 leaves the encoder as initialised."""
     indicator: Annotated[str, RESULT] = "rni"
-    """What defines the sets: rni (random networks), hash, patches (small windows), or a Python file of yours."""
+    """What defines the sets: rni (random networks), hash, patches, amounts, or a Python file of yours."""
     indicator_options: Annotated[OwnOptions, RESULT] = None
-    """Options of patches (size=3, windows=2), or of an indicator of your own (docs/adding-an-indicator.md)."""
+    """Options of patches (size=3, windows=2), of amounts (size=3), or of your own (docs/adding-an-indicator.md)."""
     proportion: Annotated[float | None, RESULT, INNER_SHARE] = PRESET
     """Share p of states that each set holds."""
     groups: Annotated[tuple[str, ...], RESULT, LATER] = ()
@@ -107,6 +110,8 @@ class PvnConfig(TaskConfig):
     """What each task's errors are divided by: the spread of its sums on the data, its proportion, or nothing."""
     arrival: Annotated[Literal["yes", "no"], RESULT, LATER] = "no"
     """Whether a set counts the state that an action leads to, in place of the one that it is taken in."""
+    changes: Annotated[Literal["yes", "no"], RESULT, LATER] = "no"
+    """Whether sets are of transitions, those that raise the indicator's score most, in place of states."""
     threshold: Annotated[Literal["exact", "sgd"], RESULT] = "exact"
     """How the sets get their share: exact quantiles, or the paper's quantile regression."""
     burn_in: Annotated[int | None, RESULT, COUNT] = PRESET
@@ -143,6 +148,13 @@ class PvnConfig(TaskConfig):
         # The sets of a hash have their share as they are drawn.
         drawn = self.threshold == "sgd" and "hash" in self._indicators()
         require(not drawn, "--threshold", "sgd with --indicator hash", "exact: a hash has no threshold to learn")
+        for group in self.own_groups() or [Group("")]:
+            if not group.is_lifetime and self.of_group(group, "changes") == "yes":
+                arrives, kind = self.of_group(group, "arrival") == "yes", self.of_group(group, "indicator")
+                require(
+                    not arrives, "--changes", "yes with --arrival yes", "one of the two: a change is of both states"
+                )
+                require(kind != "hash", "--changes", "yes with hash", "another indicator: a hash's changes say nothing")
 
     def dependent(self) -> dict[str, Only]:
         """Return what belongs to one way to draw the sets, to find their thresholds, or to follow with the target."""
@@ -153,8 +165,8 @@ class PvnConfig(TaskConfig):
             "threshold": Only(drawn, to_draw, "exact"),
             "indicator_seed": Only(drawn, to_draw),
             "indicator_options": Only(
-                is_file(self.indicator) or self.indicator == "patches",
-                "it only with patches or an indicator of your own",
+                is_file(self.indicator) or self.indicator in ("patches", "amounts"),
+                "it only with patches, amounts or an indicator of your own",
             ),
             "burn_in": Only(self.threshold == "sgd", "it only with --threshold sgd"),
             "normalize": Only(rni, needs, "no"),

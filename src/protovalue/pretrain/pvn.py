@@ -89,14 +89,12 @@ class ProtoValueNetwork(TaskValues):
         }
         if self.holdout is not None:
             device = str(next(self.parameters()).device)
-            arrival = np.concatenate([np.full(one.size, one.arrival) for one in self.sets])
             correlation, predicted, seen = compare_with_rollouts(
                 self.holdout,
-                lambda obs: torch.cat([one.of(obs) for one in self.sets], dim=1),
+                lambda obs: torch.cat([one.along(obs) for one in self.sets], dim=1),
                 lambda obs, action: self.heads.taken(self.encoder(obs), action),
                 self._gamma,
                 device,
-                arrival=arrival if arrival.any() else None,
             )
             known = correlation[np.isfinite(correlation)]
             if not len(known):
@@ -115,7 +113,8 @@ class _Sets:
     found: IndicatorRewards | None = None
 
     def __init__(self, config: PvnConfig, number: int, group: Group, size: int, data: Dataset, device: str) -> None:
-        self.size, self.arrival = size, config.of_group(group, "arrival") == "yes"
+        self.size = size
+        self._arrival, self._changes = (config.of_group(group, name) == "yes" for name in ("arrival", "changes"))
         self.proportions = np.ones(size)
         if group.is_lifetime:
             return
@@ -133,7 +132,8 @@ class _Sets:
             seed=part_seed(config.seed if config.indicator_seed is None else config.indicator_seed, number),
             threshold=config.threshold,
             normalize=config.normalize == "yes" and kind == "rni",
-            arrival=self.arrival,
+            arrival=self._arrival,
+            changes=self._changes,
             **{name: value for name, value in applying.items() if value is not None},
         )
         self.found = indicator_rewards(data, spec, config.cache, device)
@@ -143,11 +143,14 @@ class _Sets:
         """Return the rewards of the given transitions (B, size)."""
         return np.ones((len(index), self.size), bool) if self.found is None else self.found.rewards(index)
 
-    def of(self, obs: Tensor) -> Tensor:
-        """Return whether observations are in the sets (N, size)."""
+    def along(self, obs: Tensor) -> Tensor:
+        """Return the rewards (N - 1, size) of the transitions between successive observations (N, *shape)."""
         if self.found is None:
-            return torch.ones(len(obs), self.size, dtype=torch.bool, device=obs.device)
-        return self.found.indicator.to(obs.device).rewards(obs)
+            return torch.ones(len(obs) - 1, self.size, dtype=torch.bool, device=obs.device)
+        indicator = self.found.indicator.to(obs.device)
+        if self._changes:
+            return indicator.scores(obs).diff(dim=0) >= indicator.thresholds
+        return indicator.rewards(obs[1:] if self._arrival else obs[:-1])
 
 
 METHOD = ProtoValueNetwork

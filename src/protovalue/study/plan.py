@@ -308,7 +308,7 @@ class _Planner:
         own = (getattr(used, name, None) for name in SEED_NAMES)
         seed = next((one for one in own if one is not None), used.seed)
         names = ("method", "tasks", "indicator", "proportion", "threshold", "burn_in", "normalize", "tasks_per_module",
-                 "rni_network", "rni_output", "groups", "arrival")  # fmt: skip
+                 "rni_network", "rni_output", "groups", "arrival", "changes")  # fmt: skip
         identity = (data.address, seed, *(getattr(used, name, None) for name in names))
         if identity in self.computed:
             return {}
