@@ -56,7 +56,7 @@ def test_the_names_that_there_are() -> None:
     assert METHODS.names() == [
         "bc", "contrastive", "cumulants", "laplacian", "pvn", "random", "reward", "rldp", "spr", "tdjepa",
     ]  # fmt: skip
-    assert INDICATORS.names() == ["amounts", "hash", "patches", "rni"]
+    assert INDICATORS.names() == ["hash", "patches", "rni"]
 
 
 def test_listing_imports_neither_torch_nor_numpy() -> None:

@@ -174,7 +174,7 @@ def test_the_indicator_pass_is_shared_out(data: Dataset, tmp_path: Path, monkeyp
         IndicatorSpec("hash", 5, 0.3, 1),
         IndicatorSpec("rni", 3, 0.3, 1, "sgd", 9),
         IndicatorSpec("patches", 5, 0.3, 1, arrival=True),
-        IndicatorSpec("amounts", 5, 0.3, 1, changes=True),
+        IndicatorSpec("patches", 5, 0.3, 1, changes=True),
     ]
     assert PASS_BATCH == 512
 

@@ -283,7 +283,6 @@ def _pvn() -> dict[str, Check]:
         "indicator_options": both(
             more("pvn", "--indicator-options other=true", "--indicator {pixels}"),
             more("pvn", "--indicator-options size=2 windows=2", "--indicator patches"),
-            more("pvn", "--indicator-options size=2", "--indicator amounts"),
             refused(f"{base('pvn')} --indicator-options hidden=false", "--indicator-options: found"),
         ),
         "proportion": both(more("pvn", "--proportion 0.3"), more("pvn", "--proportion 0.3", hashed)),
@@ -307,7 +306,7 @@ def _pvn() -> dict[str, Check]:
         "arrival": more("pvn", "--arrival yes"),
         "changes": both(
             more("pvn", "--changes yes"),
-            more("pvn", "--changes yes", "--indicator amounts"),
+            more("pvn", "--changes yes", "--indicator patches"),
             refused(f"{base('pvn')} --changes yes --arrival yes", "--changes: found yes with --arrival yes"),
             refused(f"{base('pvn')} --changes yes {hashed}", "--changes: found yes with hash, expected another"),
         ),

@@ -70,7 +70,7 @@ def test_a_group_as_it_is_written() -> None:
         ("changes=1", "found changes=1, expected yes or no"),
         ("proportion=1,arrival=yes", "expected no arrival: of all states there is one set"),
         ("proportion=1,changes=no", "expected no changes: of all states there is one set"),
-        ("indicator=mine.py", "found indicator=mine.py, expected amounts or hash or"),
+        ("indicator=mine.py", "found indicator=mine.py, expected hash or"),
         ("proportion=1,share=2", "expected no share: of all states there is one set, so one task"),
         ("proportion=1,indicator=hash", "expected no indicator: of all states there is one set"),
         ("proportion=1, share = 2", "expected no share: of all states there is one set, so one task"),

@@ -99,9 +99,9 @@ class PvnConfig(TaskConfig):
     tasks: Annotated[int, RESULT, NOT_NEGATIVE] = PRESET
     """Number of auxiliary tasks m; 0 leaves the encoder as initialised."""
     indicator: Annotated[str, RESULT] = "rni"
-    """What defines the sets: rni (random networks), hash, patches, amounts, or a Python file of yours."""
+    """What defines the sets: rni (random networks), hash, patches (small windows), or a Python file of yours."""
     indicator_options: Annotated[OwnOptions, RESULT] = None
-    """Options of patches (size=3, windows=2), of amounts (size=3), or of your own (docs/adding-an-indicator.md)."""
+    """Options of patches (size=3, windows=2), or of an indicator of your own (docs/adding-an-indicator.md)."""
     proportion: Annotated[float | None, RESULT, INNER_SHARE] = PRESET
     """Share p of states that each set holds."""
     groups: Annotated[tuple[str, ...], RESULT, LATER] = ()
@@ -165,8 +165,8 @@ class PvnConfig(TaskConfig):
             "threshold": Only(drawn, to_draw, "exact"),
             "indicator_seed": Only(drawn, to_draw),
             "indicator_options": Only(
-                is_file(self.indicator) or self.indicator in ("patches", "amounts"),
-                "it only with patches, amounts or an indicator of your own",
+                is_file(self.indicator) or self.indicator == "patches",
+                "it only with patches or an indicator of your own",
             ),
             "burn_in": Only(self.threshold == "sgd", "it only with --threshold sgd"),
             "normalize": Only(rni, needs, "no"),
