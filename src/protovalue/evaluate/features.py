@@ -171,16 +171,16 @@ def _ridge(x: Array, y: Array) -> tuple[Array, Array]:
     errors = np.square((y[:, :, None] - fitted.reshape(*y.shape, -1)) / rest[:, None]).mean(axis=0)  # (J, R)
     rounding = np.minimum(_ROUNDING * inverse.max(axis=0) ** 2 + 1e-12, 0.5)  # (R,)
     near = errors * (1 - rounding) <= (errors * (1 + rounding)).min(axis=1, keepdims=True)
-    doubtful = near & (near.sum(axis=1) > 1)[:, None] & y.any(axis=0)[:, None]
+    doubtful = near & (near.sum(axis=1) > 1)[:, None] & (np.abs(y).max(axis=0) > 0)[:, None]
     for strength in np.flatnonzero(doubtful.any(axis=0)):
-        inner = inverted(strength)
+        inner = inverted(int(strength))
         left = 1 - ((x @ inner) * x).sum(axis=1) - (1 - x @ (inner @ sums)) / len(x)
         errors[:, strength] = np.square((y - x @ (inner @ products)) / left[:, None]).mean(axis=0)
     best = np.where(near, errors, np.inf).argmin(axis=1)
     weights = np.zeros_like(products)
     for strength in np.unique(best):
         own = best == strength
-        weights[:, own] = (inverted(strength) @ products)[:, own]
+        weights[:, own] = (inverted(int(strength)) @ products)[:, own]
     return weights, level - middle @ weights
 
 
