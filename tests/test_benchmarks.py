@@ -13,6 +13,8 @@ from protovalue.cli import main
 from protovalue.indicators.registry import make_indicator
 from protovalue.pretrain.method_configs import PvnConfig
 from protovalue.pretrain.trainer import Trainer
+from protovalue.report.galleries import look
+from protovalue.report.reading import read_results
 from tests.pretrain.helpers import atari_shaped, made
 
 
@@ -81,6 +83,19 @@ def test_the_step_in_jax_is_ours(tmp_path: Path) -> None:
     kernel, bias = state["target"]["heads"]
     np.testing.assert_allclose(kernel, method.target["heads"].weight.numpy().transpose(2, 1, 0), atol=1e-5)
     np.testing.assert_allclose(bias, method.target["heads"].bias.numpy().T, atol=1e-5)
+
+
+def test_the_study_that_reports_are_timed_on_has_no_gap(tmp_path: Path) -> None:
+    study = load("report").main_study(tmp_path, ("breakout",), ("pvn",))
+    results = read_results([tmp_path])
+    assert (results.methods, results.missing, results.end_to_end) == (("pvn", "dqn"), (), "dqn")
+    assert {method: games["minatar/breakout"].shape for method, games in results.scores().items()} == {
+        "pvn": (3, 3),  # encoders and their agents
+        "dqn": (3, 1),
+    }
+    assert len(study.stages) == 3 * 3 + 3 * 2
+    looked = look(results, quiet=True)
+    assert [(one.method, one.encoders, one.num_features) for one in looked.features] == [("pvn", 3, 128)]
 
 
 def test_without_jax_the_benchmark_says_what_to_install(
