@@ -118,15 +118,15 @@ def linear_probe(
     if len(np.unique(groups)) < 2:
         raise UserError("linear_probe: found rows of one group, expected two or more: nothing would be held out")
     predicted, baseline = np.zeros_like(y), np.zeros_like(y)
+    varies = np.ptp(y, axis=0) > 0  # not by the deviation: one of 0 can be rounded up
     for train, test in _folds(groups, folds):
         known, seen = x[train], y[train]
         # One scale for all features: by its own, a unit that is nearly dead would be magnified on rows not yet seen.
         scale = float(known.std(axis=0).max()) or 1.0
-        weights, level = _ridge(known / scale, seen)
+        weights, level = _ridge(known / scale, seen, varies)
         predicted[test] = x[test] / scale @ weights + level
         baseline[test] = seen.mean(axis=0)
     wrong, total = np.square(y - predicted).sum(axis=0), np.square(y - baseline).sum(axis=0)
-    varies = np.ptp(y, axis=0) > 0  # not by the deviation: one of 0 can be rounded up
     return np.asarray(1.0 - np.divide(wrong, total, out=np.full_like(total, np.nan), where=varies))
 
 
@@ -143,8 +143,10 @@ def _folds(groups: NDArray[np.int64], count: int) -> Iterator[tuple[NDArray[np.i
         yield np.flatnonzero(~test), np.flatnonzero(test)
 
 
-def _ridge(x: Array, y: Array) -> tuple[Array, Array]:
+def _ridge(x: Array, y: Array, matters: NDArray[np.bool_]) -> tuple[Array, Array]:
     """Return weights (k, J) and levels (J,) of ridge regression from x (N, k) to y (N, J).
+
+    Of targets that do not matter any strength will do.
 
     Every target has the strength of `RIDGES` with which its rows, each left out, are predicted best. With x centred,
     x^T x = V diag(e) V^T and z = x V, the row n that is left out has the error (y_n - f_n) / (1 - 1/N - h_n), where
@@ -171,7 +173,7 @@ def _ridge(x: Array, y: Array) -> tuple[Array, Array]:
     errors = np.square((y[:, :, None] - fitted.reshape(*y.shape, -1)) / rest[:, None]).mean(axis=0)  # (J, R)
     rounding = np.minimum(_ROUNDING * inverse.max(axis=0) ** 2 + 1e-12, 0.5)  # (R,)
     near = errors * (1 - rounding) <= (errors * (1 + rounding)).min(axis=1, keepdims=True)
-    doubtful = near & (near.sum(axis=1) > 1)[:, None] & (np.abs(y).max(axis=0) > 0)[:, None]
+    doubtful = near & (near.sum(axis=1) > 1)[:, None] & matters[:, None]
     for strength in np.flatnonzero(doubtful.any(axis=0)):
         inner = inverted(int(strength))
         left = 1 - ((x @ inner) * x).sum(axis=1) - (1 - x @ (inner @ sums)) / len(x)
