@@ -10,6 +10,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -21,7 +22,7 @@ import zstandard
 from torch import nn
 
 from protovalue.data import format as fmt
-from protovalue.data.collect import collect
+from protovalue.data.collect import collect, manifest_of
 from protovalue.data.config import CollectConfig
 from protovalue.data.dataset import open_dataset
 from protovalue.data.sampler import Prefetcher, Sampler
@@ -145,22 +146,65 @@ def checking_cost(folder: Path, steps: int) -> tuple[float, float]:
     return spent["checks"] / (time.perf_counter() - start), first
 
 
-def collect_share(game: str, steps: int, folder: Path) -> float:
-    """Speed of collecting as a share of the bare environment's, both from nothing to the last step; alternating."""
-    rates: dict[str, list[float]] = {"bare": [], "collect": []}
+def bare(game: str, steps: int, seed: int) -> None:
+    """Step the bare environment, 16 games at a time, from nothing to the last step."""
+    env, rng = make(game, 16), np.random.default_rng(seed)
+    env.reset(seed=seed)
+    for _ in range(steps // 16):
+        env.step(rng.integers(env.num_actions, size=16))
+
+
+def compressing(game: str, steps: int, seed: int) -> None:
+    """Step the bare environment and compress the frames of every episode, and do nothing else: no more is possible."""
+    env, rng = make(game, 16), np.random.default_rng(seed)
+    codec, chunk = manifest_of(env).codec, manifest_of(env).chunk_frames
+    obs, _ = env.reset(seed=seed)
+    frames = np.empty((steps // 16 + 1, *obs[:, -1].shape), obs.dtype)
+    ended = np.ones(frames.shape[:2], bool)  # whether an episode begins there
+    frames[0] = obs[:, -1]
+    for t in range(1, len(frames)):
+        obs, _, terminated, truncated, _ = env.step(rng.integers(env.num_actions, size=16))
+        frames[t], ended[t] = obs[:, -1], terminated | truncated
+    for i in range(16):
+        for first, last in pairwise([*np.flatnonzero(ended[:, i]), len(frames)]):
+            for start in range(first, last, chunk):
+                codec.encode(frames[start : min(start + chunk, last), i])
+
+
+def package_loop(game: str, steps: int, seed: int) -> None:
+    """Step the package's own environment: one game, its frame after every step, and a new start after every end."""
+    one = PackageGame(game.partition("/")[2])
+    one.reset(seed)
+    play(one, np.random.default_rng(seed).integers(len(one.actions), size=steps))
+
+
+def collect_shares(game: str, steps: int, folder: Path) -> dict[str, float]:
+    """Speed of collecting as a share of the bare environment's, all from nothing to the last step; alternating.
+
+    Of MinAtar also as a share of the package's, and how near compressing alone would come to the bare environment.
+    """
+
+    def collecting(game: str, steps: int, seed: int) -> None:
+        collect(CollectConfig(game, folder / f"{game.replace('/', '-')}-{seed}", steps=steps, seed=seed), quiet=True)
+
+    runs = {"bare environment": bare, "collecting": collecting}
+    if game.startswith("minatar/"):
+        runs |= {"bare package": package_loop, "bare environment and compressing": compressing}
+    rates: dict[str, list[float]] = {name: [] for name in runs}
     for repeat in range(3):
-        start = time.perf_counter()
-        env = make(game, 16)
-        rng = np.random.default_rng(repeat)
-        env.reset(seed=repeat)
-        for _ in range(steps // 16):
-            env.step(rng.integers(env.num_actions, size=16))
-        rates["bare"].append(steps / (time.perf_counter() - start))
-        config = CollectConfig(game, folder / f"{game.replace('/', '-')}-{repeat}", steps=steps, seed=repeat)
-        start = time.perf_counter()
-        collect(config, quiet=True)
-        rates["collect"].append(steps / (time.perf_counter() - start))
-    return statistics.median(rates["collect"]) / statistics.median(rates["bare"])
+        for name, run in runs.items():
+            start = time.perf_counter()
+            run(game, steps, repeat)
+            rates[name].append(steps / (time.perf_counter() - start))
+    speed = {name: statistics.median(found) for name, found in rates.items()}
+    result = {f"collecting / bare environment, {game}": speed["collecting"] / speed["bare environment"]}
+    if "bare package" in speed:
+        result[f"collecting / bare package, {game}"] = speed["collecting"] / speed["bare package"]
+        most = speed["bare environment and compressing"]
+        result[f"ceiling: with compressing alone / bare, {game}"] = most / speed["bare environment"]
+        result[f"ceiling: with compressing alone / bare package, {game}"] = most / speed["bare package"]
+        result |= {f"steps/s, {name}, {game}": rate for name, rate in speed.items()}
+    return result
 
 
 class PackageGame:
@@ -193,20 +237,22 @@ class PackageGame:
         """Not needed here."""
 
 
+def play(game: PackageGame, actions: np.ndarray) -> None:
+    """Step a game of the package by itself: act, state, and reset at the end of an episode."""
+    env, action_set = game.env, game.actions
+    for action in actions.tolist():
+        _, over = env.act(action_set[action])
+        env.state()
+        if over:
+            env.reset()
+            env.state()
+
+
 def game_speeds(name: str, calls: int, rounds: int) -> dict[str, float]:
     """Steps per second of processor time of one MinAtar game, ours and the package's; taking turns, medians."""
     rng = np.random.default_rng(0)
     alone = PackageGame(name)
     alone.reset(0)
-
-    def bare(actions: np.ndarray) -> None:
-        env, action_set = alone.env, alone.actions
-        for action in actions[:, 0].tolist():
-            _, over = env.act(action_set[action])
-            env.state()
-            if over:
-                env.reset()
-                env.state()
 
     def through(env: Any) -> Callable[[np.ndarray], None]:
         env.reset(seed=0)
@@ -223,8 +269,8 @@ def game_speeds(name: str, calls: int, rounds: int) -> dict[str, float]:
     package = {
         count: PythonEnv("package", ours[1].options, some, frame, np.bool_, actions) for count, some in theirs.items()
     }
-    players = {
-        "package, bare loop": (bare, 1, 16 * calls),
+    players: dict[str, tuple[Callable[[np.ndarray], None], int, int]] = {
+        "package, bare loop": (lambda actions: play(alone, actions[:, 0]), 1, 16 * calls),
         "package, 1 game": (through(package[1]), 1, 8 * calls),
         "package, 16 games": (through(package[16]), 16, calls // 2),
         "ours, 1 game": (through(ours[1]), 1, 16 * calls),
@@ -275,11 +321,10 @@ def main(quick: bool) -> None:
         share, first = checking_cost(folder / "Pong", 10 if quick else 40)
         result["checks / learner step, %"] = 100 * share
         result["first check of all actions and rewards, ms"] = 1000 * first
-        result["collecting / bare environment, atari/Pong"] = collect_share(
-            "atari/Pong", 4_000 if quick else 20_000, folder
-        )
-        result["collecting / bare environment, minatar/breakout"] = collect_share("minatar/breakout", 50_000, folder)
+        result |= collect_shares("atari/Pong", 4_000 if quick else 20_000, folder)
+        for name in ("breakout", "space_invaders"):
+            result |= collect_shares(f"minatar/{name}", 50_000, folder)
     result |= games(500 if quick else 2_000, 3 if quick else 7)
     for name, value in result.items():
-        print(f"{name:<58}{value:>12,.2f}")
+        print(f"{name:<70}{value:>12,.2f}")
     print(json.dumps({"benchmark": "data", **result}))

@@ -18,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -167,11 +168,12 @@ def reference_step(folder: Path) -> Callable[[], dict[str, float]]:
 class Ours:
     """The project's own step, as its trainer takes it, on the data set in `folder`."""
 
-    def __init__(self, folder: Path, width: int | None = 1, tasks: int | None = TASKS, batch: int = BATCH) -> None:
+    def __init__(
+        self, folder: Path, width: int | None = 1, tasks: int | None = TASKS, batch: int = BATCH, **settings: Any
+    ) -> None:
         self.data = open_dataset(folder)
-        self.method = ProtoValueNetwork(
-            self.config(folder, self.data, width, tasks, batch), self.data, self.shape, "cpu"
-        )
+        config = replace(self.config(folder, self.data, width, tasks, batch), **settings)
+        self.method = ProtoValueNetwork(config, self.data, self.shape, "cpu")
         self.data.load(1 << 30)
         run = Run.open(folder.parent / f"run-{os.getpid()}", {})  # held until the process ends
         self.trainer = Trainer(self.method, run, probe_of(self.data, self.data.env_id, "cpu"), "cpu", quiet=True)
@@ -316,7 +318,11 @@ def worker(variant: dict[str, Any]) -> None:
     if variant.get("keep", True):
         keep_freed_memory()
     ours = Ours(folder, variant["width"], variant["tasks"], variant["batch"]) if kind == "ours" else None
-    step = ours.step if ours else matmul_step() if kind == "matmul" else reference_step(folder)
+    serve(ours.step if ours else matmul_step() if kind == "matmul" else reference_step(folder), ours)
+
+
+def serve(step: Callable[[], dict[str, float]], ours: "Ours | None" = None) -> None:
+    """Answer requests until there are no more."""
     for line in sys.stdin:
         request = line.strip()
         answer: dict[str, float]
@@ -334,10 +340,10 @@ def worker(variant: dict[str, Any]) -> None:
 class Worker:
     """A variant in a process of its own."""
 
-    def __init__(self, folder: Path, **options: Any) -> None:
+    def __init__(self, folder: Path, file: str = __file__, **options: Any) -> None:
         variant = {"kind": "ours", "folder": str(folder), "width": 1, "tasks": TASKS, "batch": BATCH, **options}
         self._process = subprocess.Popen(
-            [sys.executable, __file__, json.dumps(variant)],
+            [sys.executable, file, json.dumps(variant)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -363,10 +369,10 @@ class Worker:
 
 
 @contextmanager
-def workers(folder: Path, variants: dict[str, dict[str, Any]]) -> Iterator[dict[str, Worker]]:
-    """Start one process per variant; each has taken a first, unmeasured step."""
+def workers(folder: Path, variants: dict[str, dict[str, Any]], file: str = __file__) -> Iterator[dict[str, Worker]]:
+    """Start one process per variant, which runs `file`; each has taken a first, unmeasured step."""
     with ExitStack() as stack:
-        started = {name: Worker(folder, **options) for name, options in variants.items()}
+        started = {name: Worker(folder, file, **options) for name, options in variants.items()}
         for one in started.values():
             stack.callback(one.close)
         for one in started.values():

@@ -12,6 +12,8 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Discrete
 from scipy.spatial.distance import pdist
+from sklearn.linear_model import RidgeCV
+from sklearn.model_selection import GroupKFold
 
 from protovalue.envs.registry import make
 from protovalue.errors import UserError
@@ -178,6 +180,25 @@ def test_a_probe_by_its_normal_equations() -> None:
     assert {1e-4, 1e3} < set(strengths)
     np.testing.assert_allclose(linear_probe(x, targets), 1 - wrong / total, rtol=1e-6)
     np.testing.assert_allclose(linear_probe(x, 0.01 * targets), 1 - wrong / total, rtol=1e-6)
+
+
+@pytest.mark.parametrize("groups", [np.arange(500) // 400, np.arange(500) * 7 % 9 // 2])
+def test_a_probe_is_scikit_learns_ridge(groups: Any) -> None:
+    """Also where weak ridges are alike but for rounding: with seed 96 one is chosen in the first 400 rows by it."""
+    rng = np.random.default_rng(96)
+    z, mix = rng.normal(size=(400, 4)), rng.normal(size=(4, 40))  # 40 features of rank 4
+    targets = z @ rng.normal(size=(4, 12)) + rng.normal(size=(400, 12)) * np.repeat([0.1, 0.3, 1.0], 4)
+    x = np.concatenate([z @ mix, rng.normal(size=(100, 4)) @ mix]).astype(np.float32)
+    targets = np.concatenate([targets, rng.normal(size=(100, 12))])
+    predicted, baseline = np.zeros_like(targets), np.zeros_like(targets)
+    for train, test in GroupKFold(len(np.unique(groups))).split(x, targets, groups):
+        known = x[train].astype(np.float64)
+        scale = known.std(axis=0).max()
+        model = RidgeCV([10.0**power for power in range(-4, 4)], alpha_per_target=True)
+        predicted[test] = model.fit(known / scale, targets[train]).predict(x[test] / scale)
+        baseline[test] = targets[train].mean(axis=0)
+    share = 1 - np.square(targets - predicted).sum(axis=0) / np.square(targets - baseline).sum(axis=0)
+    np.testing.assert_allclose(linear_probe(x, targets, groups), share, rtol=1e-10)
 
 
 def test_features_that_are_all_the_same_tell_no_more_than_the_mean() -> None:

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats
+from scipy import special
 
 Floats = NDArray[np.float64]
 Scores = Mapping[str, Floats]
@@ -171,7 +171,7 @@ def mean_interval(values: ArrayLike) -> Estimate:
     if P < 2:
         return Estimate(float(means[0]))
     point = float(means.mean())
-    half = float(stats.t.ppf((1 + LEVEL) / 2, P - 1) * means.std(ddof=1) / math.sqrt(P))
+    half = float(special.stdtrit(P - 1, (1 + LEVEL) / 2) * means.std(ddof=1) / math.sqrt(P))
     return Estimate(point, point - half, point + half)
 
 

@@ -4,7 +4,6 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from scipy import stats
 
 from protovalue.evaluate.aggregate import LEVEL, Estimate
 
@@ -20,6 +19,8 @@ def rank_correlation(first: Sequence[float], second: Sequence[float]) -> Estimat
         raise ValueError(f"pairs: found {len(first)} and {len(second)} numbers, expected as many")
     if len(first) < 2 or np.ptp(first) == 0 or np.ptp(second) == 0:
         return None
+    from scipy import stats  # here and not above: few reports need it, and it takes long to import
+
     rho = float(stats.spearmanr(first, second).statistic)
     if len(first) < LEAST or abs(rho) > 1 - 1e-9:  # 1 but for rounding: the variance says nothing there
         return Estimate(rho)

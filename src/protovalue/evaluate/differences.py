@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
+from scipy import special
 
 from protovalue.evaluate.aggregate import LEVEL, Estimate
 
@@ -41,7 +41,7 @@ class Difference:
         distance = abs(self.estimate.point - margin)
         if not math.isfinite(self.variance) or distance == 0:
             return None
-        z = float(stats.norm.ppf((1 + LEVEL) / 2) + stats.norm.ppf(POWER))
+        z = float(special.ndtri((1 + LEVEL) / 2) + special.ndtri(POWER))
         return max(2, math.ceil(min(self.units) * self.variance * (z / distance) ** 2))
 
 
@@ -68,7 +68,7 @@ def difference(x: Mapping[str, Units], y: Mapping[str, Units]) -> Difference:
     if not math.isfinite(variance):
         return Difference(Estimate(point), len(tasks), units, paired, math.nan)
     spread = sum(own**2 / free for own, (_, free) in zip(variances, parts, strict=True))
-    half = float(stats.t.ppf((1 + LEVEL) / 2, variance**2 / spread)) * math.sqrt(variance) if variance > 0 else 0.0
+    half = float(special.stdtrit(variance**2 / spread, (1 + LEVEL) / 2)) * math.sqrt(variance) if variance > 0 else 0.0
     return Difference(Estimate(point, point - half, point + half), len(tasks), units, paired, variance)
 
 

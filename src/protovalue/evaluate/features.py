@@ -1,5 +1,6 @@
 """What features are like: their picture in the plane, their rank, how smooth they are in time, what can be read out."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -7,9 +8,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.spatial.distance import pdist, squareform
-from sklearn.linear_model import RidgeCV
-from sklearn.manifold import MDS
-from sklearn.model_selection import GroupKFold
 from torch import Tensor
 
 from protovalue.envs.base import Env
@@ -28,6 +26,7 @@ Array = NDArray[np.float64]
 Scaling = Literal["classical", "metric"]
 FOLDS = 5
 RIDGES = tuple(10.0**power for power in range(-4, 4))  # strengths that are tried on the training rows
+_ROUNDING = 1e-9  # of an error, relative, at strengths and eigenvalues that sum to 1; 13 times the most that was seen
 _CHUNK = 256  # observations that pass an encoder together
 
 
@@ -82,6 +81,8 @@ def mds(features: NDArray[Any], method: Scaling = "classical") -> Plane:
     # Features on a line have a second value of 0, of which rounding can make less.
     points = vectors[:, :-3:-1] * np.sqrt(np.maximum(values[:-3:-1], 0))
     if method == "metric":
+        from sklearn.manifold import MDS  # here and not above: a report seldom needs it, and it takes long to import
+
         scaling = MDS(metric="precomputed", n_init=1, init="classical_mds")
         points = np.asarray(scaling.fit_transform(squareform(between), init=points), np.float64)
     largest = points[np.abs(points).argmax(axis=0), [0, 1]]
@@ -117,15 +118,72 @@ def linear_probe(
     if len(np.unique(groups)) < 2:
         raise UserError("linear_probe: found rows of one group, expected two or more: nothing would be held out")
     predicted, baseline = np.zeros_like(y), np.zeros_like(y)
-    for train, test in GroupKFold(min(folds, len(np.unique(groups)))).split(x, y, groups):
-        # One scale for all features: by its own, a unit that is nearly dead would be magnified on rows not yet seen.
-        scale = float(x[train].std(axis=0).max()) or 1.0
-        model = RidgeCV(RIDGES, alpha_per_target=True).fit(x[train] / scale, y[train])
-        predicted[test] = model.predict(x[test] / scale).reshape(len(test), -1)
-        baseline[test] = y[train].mean(axis=0)
-    wrong, total = np.square(y - predicted).sum(axis=0), np.square(y - baseline).sum(axis=0)
     varies = np.ptp(y, axis=0) > 0  # not by the deviation: one of 0 can be rounded up
+    for train, test in _folds(groups, folds):
+        known, seen = x[train], y[train]
+        # One scale for all features: by its own, a unit that is nearly dead would be magnified on rows not yet seen.
+        scale = float(known.std(axis=0).max()) or 1.0
+        weights, level = _ridge(known / scale, seen, varies)
+        predicted[test] = x[test] / scale @ weights + level
+        baseline[test] = seen.mean(axis=0)
+    wrong, total = np.square(y - predicted).sum(axis=0), np.square(y - baseline).sum(axis=0)
     return np.asarray(1.0 - np.divide(wrong, total, out=np.full_like(total, np.nan), where=varies))
+
+
+def _folds(groups: NDArray[np.int64], count: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    """Yield training and test rows of each fold: the largest groups come first, each to the smallest fold so far."""
+    names, number, sizes = np.unique(groups, return_inverse=True, return_counts=True)
+    held = np.zeros(min(count, len(names)))
+    fold = np.zeros(len(names), np.int64)
+    for group in np.argsort(sizes, kind="stable")[::-1]:
+        fold[group] = held.argmin()
+        held[fold[group]] += sizes[group]
+    for one in range(len(held)):
+        test = fold[number] == one
+        yield np.flatnonzero(~test), np.flatnonzero(test)
+
+
+def _ridge(x: Array, y: Array, matters: NDArray[np.bool_]) -> tuple[Array, Array]:
+    """Return weights (k, J) and levels (J,) of ridge regression from x (N, k) to y (N, J).
+
+    Of targets that do not matter any strength will do.
+
+    Every target has the strength of `RIDGES` with which its rows, each left out, are predicted best. With x centred,
+    x^T x = V diag(e) V^T and z = x V, the row n that is left out has the error (y_n - f_n) / (1 - 1/N - h_n), where
+    f = z (V^T x^T y / (e + a)) and h_n = sum_i z_ni^2 / (e_i + a): one product for all strengths a. Where rounding
+    decides between strengths, it is that of scikit-learn's RidgeCV, of which this is a faster form.
+    """
+    if x.shape[1] >= len(x):
+        from sklearn.linear_model import RidgeCV  # here and not above: see `mds`
+
+        model = RidgeCV(RIDGES, alpha_per_target=True).fit(x, y)
+        return model.coef_.reshape(y.shape[1], -1).T, model.intercept_
+    middle, level = x.mean(axis=0), y.mean(axis=0)
+    x, y = x - middle, y - level
+    values, vectors = np.linalg.eigh(x.T @ x)
+    products, sums = x.T @ y, x.T @ np.ones(len(x))  # (k, J) and, but for rounding, 0
+    inverse = 1 / (values[:, None] + np.array(RIDGES))  # (k, R)
+
+    def inverted(strength: int) -> Array:
+        return np.asarray((vectors * inverse[:, strength]) @ vectors.T)
+
+    z = x @ vectors
+    fitted = z @ ((vectors.T @ products)[:, :, None] * inverse[:, None]).reshape(len(values), -1)  # (N, J * R)
+    rest = 1 - 1 / len(x) - np.square(z) @ inverse  # (N, R)
+    errors = np.square((y[:, :, None] - fitted.reshape(*y.shape, -1)) / rest[:, None]).mean(axis=0)  # (J, R)
+    rounding = np.minimum(_ROUNDING * inverse.max(axis=0) ** 2 + 1e-12, 0.5)  # (R,)
+    near = errors * (1 - rounding) <= (errors * (1 + rounding)).min(axis=1, keepdims=True)
+    doubtful = near & (near.sum(axis=1) > 1)[:, None] & matters[:, None]
+    for strength in np.flatnonzero(doubtful.any(axis=0)):
+        inner = inverted(int(strength))
+        left = 1 - ((x @ inner) * x).sum(axis=1) - (1 - x @ (inner @ sums)) / len(x)
+        errors[:, strength] = np.square((y - x @ (inner @ products)) / left[:, None]).mean(axis=0)
+    best = np.where(near, errors, np.inf).argmin(axis=1)
+    weights = np.zeros_like(products)
+    for strength in np.unique(best):
+        own = best == strength
+        weights[:, own] = (inverted(int(strength)) @ products)[:, own]
+    return weights, level - middle @ weights
 
 
 def state_variables(observations: NDArray[Any]) -> tuple[Array, tuple[str, ...]] | None:

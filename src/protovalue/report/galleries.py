@@ -16,7 +16,6 @@ from protovalue.envs.registry import make
 from protovalue.errors import UserError
 from protovalue.evaluate.episodes import load_agent
 from protovalue.evaluate.features import (
-    ProbeStates,
     Scaling,
     Trajectory,
     effective_rank,
@@ -93,7 +92,8 @@ def look(results: Results, which: Which = "all", quiet: bool = False, scaling: S
             steps = _spread(len(played.observations), STATES)
             states = random_states(games)
             variables = state_variables(states.observations)
-            if variables is not None and not np.ptp(variables[0], axis=0).any():
+            targets = None if variables is None else variables[0]
+            if targets is not None and not np.ptp(targets, axis=0).any():
                 notes.append(f"no probe in {env}: nothing that could be read out changes in a random policy's states")
             embeddings = []
             for method in results.methods:
@@ -109,7 +109,7 @@ def look(results: Results, which: Which = "all", quiet: bool = False, scaling: S
                         if not measured:
                             embeddings.append(_embed(method, lens.name, seen[list(steps)], scaling))
                         wide = features_of(lens.see, states.observations)
-                        measured.append(_measure(cell, seen, wide, states))
+                        measured.append(_measure(cell, seen, wide, targets, states.groups))
                     bar.advance(1, env)
                 if measured:
                     features.append(_numbers(env, method, measured))
@@ -183,13 +183,16 @@ def _embed(method: str, encoder: str, features: NDArray[np.float32], scaling: Sc
 
 
 def _measure(
-    cell: CellResult, along: NDArray[np.float32], wide: NDArray[np.float32], states: ProbeStates
+    cell: CellResult,
+    along: NDArray[np.float32],
+    wide: NDArray[np.float32],
+    targets: NDArray[np.float64] | None,
+    groups: NDArray[np.int64],
 ) -> EncoderFeatures:
-    """Measure features along a trajectory and over a random policy's states."""
-    variables = state_variables(states.observations)
+    """Measure features along a trajectory and over a random policy's states, of which `targets` are to be read."""
     probe = None
-    if variables is not None:
-        found = linear_probe(wide, variables[0], states.groups)
+    if targets is not None:
+        found = linear_probe(wide, targets, groups)
         probe = float(np.nanmean(found)) if np.isfinite(found).any() else None
     rank = effective_rank(torch.from_numpy(wide))
     seeds = cell.data_seed, cell.pretraining_seed

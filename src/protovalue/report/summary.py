@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
+from scipy import special
 
 from protovalue.evaluate import scores as tables
 from protovalue.evaluate.aggregate import (
@@ -241,7 +241,7 @@ def training_curve(cells: Sequence[CellResult], points: int, separate: bool = Fa
     deviations = np.where(known, units - mean, 0.0)
     several = n > 1
     with_two = np.maximum(n, 2)
-    half = stats.t.ppf(0.975, with_two - 1) * np.sqrt(np.square(deviations).sum(axis=0) / (with_two - 1) / with_two)
+    half = special.stdtrit(with_two - 1, 0.975) * np.sqrt(np.square(deviations).sum(axis=0) / (with_two - 1) / with_two)
     half = np.where(several, half, np.nan)
     return TrainingCurve(
         steps, mean, mean - half, mean + half, float(np.nanmin(units)), float(np.nanmax(units))
