@@ -26,7 +26,6 @@ Array = NDArray[np.float64]
 Scaling = Literal["classical", "metric"]
 FOLDS = 5
 RIDGES = tuple(10.0**power for power in range(-4, 4))  # strengths that are tried on the training rows
-_ROUNDING = 1e-9  # of an error, relative, at strengths and eigenvalues that sum to 1; 13 times the most that was seen
 _CHUNK = 256  # observations that pass an encoder together
 
 
@@ -118,14 +117,14 @@ def linear_probe(
     if len(np.unique(groups)) < 2:
         raise UserError("linear_probe: found rows of one group, expected two or more: nothing would be held out")
     predicted, baseline = np.zeros_like(y), np.zeros_like(y)
-    varies = np.ptp(y, axis=0) > 0  # not by the deviation: one of 0 can be rounded up
     for train, test in _folds(groups, folds):
         known, seen = x[train], y[train]
         # One scale for all features: by its own, a unit that is nearly dead would be magnified on rows not yet seen.
         scale = float(known.std(axis=0).max()) or 1.0
-        weights, level = _ridge(known / scale, seen, varies)
+        weights, level = _ridge(known / scale, seen)
         predicted[test] = x[test] / scale @ weights + level
         baseline[test] = seen.mean(axis=0)
+    varies = np.ptp(y, axis=0) > 0  # not by the deviation: one of 0 can be rounded up
     wrong, total = np.square(y - predicted).sum(axis=0), np.square(y - baseline).sum(axis=0)
     return np.asarray(1.0 - np.divide(wrong, total, out=np.full_like(total, np.nan), where=varies))
 
@@ -143,46 +142,22 @@ def _folds(groups: NDArray[np.int64], count: int) -> Iterator[tuple[NDArray[np.i
         yield np.flatnonzero(~test), np.flatnonzero(test)
 
 
-def _ridge(x: Array, y: Array, matters: NDArray[np.bool_]) -> tuple[Array, Array]:
+def _ridge(x: Array, y: Array) -> tuple[Array, Array]:
     """Return weights (k, J) and levels (J,) of ridge regression from x (N, k) to y (N, J).
 
-    Of targets that do not matter any strength will do.
-
-    Every target has the strength of `RIDGES` with which its rows, each left out, are predicted best. With x centred,
-    x^T x = V diag(e) V^T and z = x V, the row n that is left out has the error (y_n - f_n) / (1 - 1/N - h_n), where
-    f = z (V^T x^T y / (e + a)) and h_n = sum_i z_ni^2 / (e_i + a): one product for all strengths a. Where rounding
-    decides between strengths, it is that of scikit-learn's RidgeCV, of which this is a faster form.
+    Every target has the strength a of `RIDGES` with which its rows, each left out, are predicted best. With x centred
+    and x = U diag(s) V^T, the row n that is left out has the error (y_n - f_n) / (1 - 1/N - h_n), where
+    f = U diag(s^2 / (s^2 + a)) U^T y and h_n = sum_i U_ni^2 s_i^2 / (s_i^2 + a): one product for all strengths.
     """
-    if x.shape[1] >= len(x):
-        from sklearn.linear_model import RidgeCV  # here and not above: see `mds`
-
-        model = RidgeCV(RIDGES, alpha_per_target=True).fit(x, y)
-        return model.coef_.reshape(y.shape[1], -1).T, model.intercept_
     middle, level = x.mean(axis=0), y.mean(axis=0)
-    x, y = x - middle, y - level
-    values, vectors = np.linalg.eigh(x.T @ x)
-    products, sums = x.T @ y, x.T @ np.ones(len(x))  # (k, J) and, but for rounding, 0
-    inverse = 1 / (values[:, None] + np.array(RIDGES))  # (k, R)
-
-    def inverted(strength: int) -> Array:
-        return np.asarray((vectors * inverse[:, strength]) @ vectors.T)
-
-    z = x @ vectors
-    fitted = z @ ((vectors.T @ products)[:, :, None] * inverse[:, None]).reshape(len(values), -1)  # (N, J * R)
-    rest = 1 - 1 / len(x) - np.square(z) @ inverse  # (N, R)
-    errors = np.square((y[:, :, None] - fitted.reshape(*y.shape, -1)) / rest[:, None]).mean(axis=0)  # (J, R)
-    rounding = np.minimum(_ROUNDING * inverse.max(axis=0) ** 2 + 1e-12, 0.5)  # (R,)
-    near = errors * (1 - rounding) <= (errors * (1 + rounding)).min(axis=1, keepdims=True)
-    doubtful = near & (near.sum(axis=1) > 1)[:, None] & matters[:, None]
-    for strength in np.flatnonzero(doubtful.any(axis=0)):
-        inner = inverted(int(strength))
-        left = 1 - ((x @ inner) * x).sum(axis=1) - (1 - x @ (inner @ sums)) / len(x)
-        errors[:, strength] = np.square((y - x @ (inner @ products)) / left[:, None]).mean(axis=0)
-    best = np.where(near, errors, np.inf).argmin(axis=1)
-    weights = np.zeros_like(products)
-    for strength in np.unique(best):
-        own = best == strength
-        weights[:, own] = (inverted(int(strength)) @ products)[:, own]
+    u, s, v = np.linalg.svd(x - middle, full_matrices=False)
+    along = u.T @ (y - level)  # (r, J)
+    kept = s[:, None] ** 2 / (s[:, None] ** 2 + np.array(RIDGES))  # (r, R): of each direction
+    fitted = u @ (along[:, :, None] * kept[:, None]).reshape(len(s), -1)  # (N, J * R)
+    rest = 1 - 1 / len(x) - np.square(u) @ kept  # (N, R)
+    errors = np.square(((y - level)[:, :, None] - fitted.reshape(*y.shape, -1)) / rest[:, None]).mean(axis=0)  # (J, R)
+    best = np.array(RIDGES)[errors.argmin(axis=1)]
+    weights = v.T @ (along * s[:, None] / (s[:, None] ** 2 + best))
     return weights, level - middle @ weights
 
 
