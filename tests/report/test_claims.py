@@ -174,6 +174,7 @@ def grid_cells(places: Sequence[tuple[float, int]] = tuple(GRID)) -> list[CellRe
 def test_claims_about_widths_and_tasks() -> None:
     """Slopes in scores: wide 0.1, 0.2, 0.3; narrow, over 0, 1, 2, 3 doublings, (-3, -1, 1, 3) . scores / 10."""
     found = judge(grid_cells())
+    assert "PVN scores higher than the random initialisation" not in found  # of which width, with how many tasks?
     few = found["Wider networks score higher, even with few tasks"]
     assert (few.difference.point, few.methods) == (0, ("width 2, 1 tasks", "width 0.25, 1 tasks"))
     more = found["More tasks help the widest network"]

@@ -99,7 +99,7 @@ def _of_titles(
     subject: Subject, first: Side, second: Side, of: Callable[[str], Mapping[str, Units]]
 ) -> Compared | None:
     titles = first.title(subject.results), second.title(subject.results)
-    if titles[0] is None or titles[1] is None:
+    if titles[0] is None or titles[1] is None or grids(subject.results):  # which place of a grid would it be?
         return None
     return _beside(subject, (titles[0], titles[1]), of)
 
