@@ -33,7 +33,10 @@ def report(tmp_path: Path, name: str, low: float) -> Report:
             Verdict("C", "", "", ("C", "D"), Estimate(0.5), 0, "1 game", None, "bits"),
         ),
         contrasts=(Contrast("A, raw", "A", Estimate(-0.25, -0.5, -0.125), "2 games", 3),),
-        grid_widths=(GridWidth("A", 0.5, Estimate(10, 5, 50), Estimate(0.125, 0.0625, 0.25), 2),),
+        grid_widths=(
+            GridWidth("A", 0.5, Estimate(10, 5, 50), Estimate(0.125, 0.0625, 0.25), None, 2),
+            GridWidth("A", 1, Estimate(5, 5, 5), None, Estimate(-0.25, -0.5, 0.125), 2),
+        ),
     )
 
 
@@ -68,7 +71,8 @@ def test_one_page_of_several_studies(tmp_path: Path, capsys: pytest.CaptureFixtu
     ) in text
     assert "one: **cannot be told: too few encoders**, 0.500 bits; 1 game" in text
     assert "| A, raw | -0.250 [-0.500, -0.125] | lower (2 games) | one |" in text
-    assert "| A, 0.5x | 10 [5, 50] | 0.1250 [0.0625, 0.2500] | two |" in text
+    assert "| A, 0.5x | 10 [5, 50] | 0.125 [0.062, 0.250] |  | two |" in text
+    assert "| A, 1x | 5 [5, 5] |  | -0.250 [-0.500, 0.125] | one |" in text
     about = "**one**: Study \\*one\\*. 0 is nothing. a\\_game is left out of the aggregates: no yardstick.\n"
     assert about in text
     assert "\n```\npvn study run studies/one.toml\npvn report runs/one\n```\n" in text

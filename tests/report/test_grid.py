@@ -40,11 +40,17 @@ def test_every_place_has_its_numbers(tmp_path: Path) -> None:
 
 
 def test_where_a_width_stops() -> None:
-    """The wide network rises by two tenths a doubling to the end; the narrow one is best fitted by a rise to 2."""
+    """The wide network rises by two tenths a doubling to the end; the narrow one by one to 2, then 2, 2, 0.5."""
     made = results(grid_cells())
-    wide = {row.width: row for row in grid.grid_widths(grid.grids(made), summary.scale_of(made), GAMES, 200)}[WIDE]
-    assert (wide.tasks.point, wide.games) == (8, 2)
-    assert wide.slope.point == pytest.approx(0.2)
+    rows = {row.width: row for row in grid.grid_widths(grid.grids(made), summary.scale_of(made), GAMES, 200)}
+    wide, narrow = rows[WIDE], rows[NARROW]
+    assert (wide.tasks.point, wide.games, wide.beyond) == (8, 2, None)
+    assert wide.gain is not None
+    assert wide.gain.point == pytest.approx(0.2)
+    assert narrow.tasks.point == 2
+    assert narrow.gain is not None
+    assert narrow.beyond is not None
+    assert (narrow.gain.point, narrow.beyond.point) == pytest.approx((0.1, -0.075))
     few = results(grid_cells([(WIDE, 1), (WIDE, 2), (NARROW, 1), (NARROW, 2)]))
     assert grid.grid_widths(grid.grids(few), summary.scale_of(few), GAMES, 200) == ()
     assert grid.grid_widths(grid.grids(made), summary.scale_of(made), (), 200) == ()
@@ -70,6 +76,7 @@ def test_the_tables_are_on_the_page(tmp_path: Path) -> None:
     tables = Page(write_page(report, tmp_path / "page.html")).tables
     assert len(tables["grid-table"]) == 1 + len(GRID)
     assert tables["saturation-table"][2][0]["text"] == f"PVN, {WIDE}x"
+    assert [row[-1]["text"] for row in tables["saturation-table"][1:]] != ["", ""]
 
 
 def test_an_encoder_without_metrics_has_no_loss(tmp_path: Path) -> None:

@@ -136,11 +136,14 @@ def page(studies: Sequence[Judged], picture: str | None) -> str:
         parts.append("\n".join(head + choices))
     stops = [row for study in studies for row in _width_rows(study)]
     if stops:
-        head = ["| Method and width | Gains until tasks | Gain per doubling | Study |", "| :--- | ---: | ---: | :--- |"]
+        head = [
+            "| Method and width | Best number of tasks | Gain per doubling up to it | Beyond it | Study |",
+            "| :--- | ---: | ---: | ---: | :--- |",
+        ]
         parts += [
             "## Where a width stops gaining from tasks",
-            "Least squares of a line in the logarithm of the number of tasks that is level from one of the\n"
-            "numbers on; in brackets 95% intervals. Where the gain's interval holds 0, the number says nothing.",
+            "The number of tasks with the highest mean score, and slopes of least squares over the numbers up to\n"
+            "it and from it on; in brackets 95% intervals, encoders drawn again.",
             "\n".join(head + stops),
         ]
     parts += ["## The studies", *(_about(study) for study in studies)]
@@ -172,8 +175,8 @@ def _contrast_rows(study: Judged) -> list[str]:
 
 def _width_rows(study: Judged) -> list[str]:
     return [
-        f"| {escape_markdown(one.method)}, {one.width}x | {_number(one.tasks, 0)} | {_number(one.slope, 4)} "
-        f"| {study.name} |"
+        f"| {escape_markdown(one.method)}, {one.width:g}x | {_number(one.tasks, 0)} | {_number(one.gain, 3)} "
+        f"| {_number(one.beyond, 3)} | {study.name} |"
         for one in study.widths
     ]
 
@@ -185,7 +188,9 @@ def _about(study: Judged) -> str:
     return "\n".join([text, "", "```", *study.commands, "```"]) if study.commands else text
 
 
-def _number(estimate: Estimate, digits: int) -> str:
+def _number(estimate: Estimate | None, digits: int) -> str:
+    if estimate is None:
+        return ""
     text = fixed(estimate.point, digits)
     if estimate.has_interval:
         text += f" [{fixed(estimate.low, digits)}, {fixed(estimate.high, digits)}]"

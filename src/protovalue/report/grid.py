@@ -126,7 +126,7 @@ def grid_widths(found: Sequence[Grid], scale: Scale, games: Sequence[str], draws
             whole = {number: own for number, own in cells.items() if games and own.keys() == set(games)}
             if len(whole) >= 3:
                 stop = saturation(whole, numpy_generator(SEED), draws)
-                rows.append(GridWidth(grid.title, width, stop.tasks, stop.slope, len(games)))
+                rows.append(GridWidth(grid.title, width, stop.tasks, stop.gain, stop.beyond, len(games)))
     return tuple(rows)
 
 

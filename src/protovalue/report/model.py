@@ -241,9 +241,11 @@ class GridWidth:
     method: str
     width: float
     tasks: Estimate
-    """The number of tasks after which the score is level."""
-    slope: Estimate
-    """What the normalised score gains below it with every doubling of the number of tasks."""
+    """The number of tasks with the best score."""
+    gain: Estimate | None
+    """What the normalised score gains up to it with every doubling of the number of tasks; None at the smallest."""
+    beyond: Estimate | None
+    """What it gains beyond; None at the largest."""
     games: int
 
 

@@ -342,8 +342,9 @@ GRID: TableEntry[GridCell] = TableEntry(
 
 SATURATION_COLUMNS: tuple[Column[GridWidth], ...] = (
     Column("Games", lambda row: row.games, kind="count"),
-    Column("Gains until tasks", lambda row: row.tasks, digits=0),
-    Column("Gain per doubling", lambda row: row.slope, digits=4),
+    Column("Best number of tasks", lambda row: row.tasks, digits=0),
+    Column("Gain per doubling up to it", lambda row: row.gain, digits=3),
+    Column("Beyond it", lambda row: row.beyond, digits=3),
 )
 
 SATURATION: TableEntry[GridWidth] = TableEntry(
@@ -354,8 +355,9 @@ SATURATION: TableEntry[GridWidth] = TableEntry(
     row_name=lambda report, row: f"{row.method}, {row.width}x",
     columns=lambda report: SATURATION_COLUMNS,
     note=lambda report: (
-        "Least squares of a line in the logarithm of the number of tasks that is level from one of the numbers on. In "
-        "brackets 95% intervals, encoders drawn again. Where the gain's interval holds 0, the number says nothing."
+        "The number with the highest mean score, and slopes of least squares over the numbers up to it and from it on. "
+        "In brackets 95% intervals, encoders drawn again. A best number is chosen by its score, so that the slopes "
+        "beside it are a little too steep."
     ),
 )
 
