@@ -170,7 +170,7 @@ def test_a_run_says_where_it_is_unless_it_is_to_be_quiet(
         (False, replace(config, steps=4), [f"{config.out}: continuing at step 3 of 4", "4/4 steps"]),
         (False, replace(few, out=tmp_path / "other"), ["2/2 steps"]),
     ):
-        pretrain(given, quiet=quiet)
+        pretrain(given, **({"quiet": True} if quiet else {}))
         printed = capsys.readouterr()
         said = [line for line in printed.err.splitlines() if not line.startswith("indicators")]
         assert len(said) == len(lines), said
@@ -543,7 +543,10 @@ def test_damaged_or_missing_encoders(config: PvnConfig, tmp_path: Path, monkeypa
         ("--out R --data D --target-every 5 --target-ema 0.9", "--target-ema: found 0.9, expected either it or"),
         ("--out R --data D --indicator hsah", "unknown indicator 'hsah': did you mean 'hash'?"),
         ("--out R --data D --device cuda", "--device: found cuda, expected cpu"),
-        ("--out R --data D --device cpu --precision tf32", "--precision: found tf32 on cpu, expected float32 or"),
+        (
+            "--out R --data D --device cpu --precision tf32 --steps 1 --batch-size 4",
+            "--precision: found tf32 on cpu, expected float32 or",
+        ),
     ],
 )
 def test_mistakes(
