@@ -10,6 +10,7 @@ import minari
 import numpy as np
 import pytest
 
+import protovalue.data.export_minari as exporting
 from protovalue.cli import main
 from protovalue.data.collect import collect
 from protovalue.data.config import CollectConfig, ExportMinariConfig, ImportMinariConfig
@@ -20,6 +21,7 @@ from protovalue.data.import_minari import import_minari
 from protovalue.data.writer import DatasetWriter
 from protovalue.envs.options import EnvOptions
 from protovalue.errors import UserError
+from tests.data.helpers import made_up, manifest, write
 from tests.data.published import same_contents
 
 
@@ -77,6 +79,81 @@ def test_the_library_makes_the_environment_of_minatar(tmp_path: Path) -> None:
     assert found.id == "minatar/space_invaders/there-v0"
 
 
+def test_the_files_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Noise of 84 x 84 bytes: 262,144 // 7,056 = 37 frames are a chunk, and 61 frames are 0.4 megabytes."""
+    monkeypatch.setattr(exporting, "BLOCK", 20)
+    changes: dict[str, Any] = {"frame_shape": (84, 84), "env_id": "gym/Floats-v0", "env_options": {}}
+    rng, like = np.random.default_rng(0), manifest(**changes)
+    first, second = made_up(50, rng, End.TERMINATED, like), made_up(9, rng, End.TRUNCATED, like)
+    write(tmp_path / "set", [first, second], **changes)
+    (tmp_path / "there").mkdir()  # an empty folder is as good as none
+    assert main(["export", "minari", str(tmp_path / "set"), "--out", str(tmp_path / "there")]) == 0
+    folder, printed = tmp_path / "there" / "data", capsys.readouterr()
+    assert printed.out.splitlines() == [
+        f"{folder}: 2 episodes, 59 transitions",
+        f"in Python: minari.MinariDataset('{folder}'); back: pvn import minari {tmp_path}/there --out NEW",
+    ]
+    (line,) = printed.err.splitlines()
+    assert line.startswith("export: 59/59 transitions, ")
+
+    fields = json.loads((folder / "metadata.json").read_text())
+    spec, box, actions = (json.loads(fields.pop(name)) for name in ("env_spec", "observation_space", "action_space"))
+    assert (spec["id"], spec["entry_point"]) == ("Floats-v0", "gymnasium.envs.classic_control.cartpole:CartPoleEnv")
+    low, high = [[0] * 84] * 84, [[255] * 84] * 84
+    assert box == {"type": "Box", "dtype": "uint8", "shape": [84, 84], "low": low, "high": high}
+    assert actions == {"type": "Discrete", "dtype": "int64", "start": 0, "n": 4}
+    assert fields.pop("description").startswith("A data set of protovalue, from gym/Floats-v0. ")
+    assert fields == {
+        "dataset_id": "gym/Floats-v0/there-v0",
+        "minari_version": "0.5.4",
+        "data_format": "hdf5",
+        "jpeg_encoding": False,
+        "total_episodes": 2,
+        "total_steps": 59,
+        "dataset_size": 0.4,
+        "protovalue": {"env_id": "gym/Floats-v0", "env_options": {}, "rewards": "raw"},
+    }
+    with h5py.File(folder / "main_data.hdf5") as file:
+        assert list(file) == ["episode_0", "episode_1"]
+        for index, (given, rows) in enumerate(((first, 37), (second, 10))):
+            group = file[f"episode_{index}"]
+            assert dict(group.attrs) == {"id": index, "total_steps": len(given.actions), "iteration": -1}
+            assert group["observations"].chunks == (rows, 84, 84)
+            assert np.array_equal(group["observations"], given.frames)
+            assert np.array_equal(group["actions"], given.actions)
+            assert np.array_equal(group["rewards"], given.rewards)
+            ends = [group[name][:].tolist() for name in ("terminations", "truncations")]
+            last = [False] * (len(given.actions) - 1) + [True]
+            assert ends == ([last, [False] * 50] if index == 0 else [[False] * 9, last])
+
+
+def test_a_frame_that_is_larger_than_a_chunk_is_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    changes: dict[str, Any] = {"frame_shape": (520, 520)}
+    write(tmp_path / "set", [made_up(2, np.random.default_rng(0), like=manifest(**changes))], **changes)
+    folder = export(tmp_path / "set", out=tmp_path / "there")
+    assert capsys.readouterr().err == ""
+    with h5py.File(folder / "main_data.hdf5") as file:
+        assert file["episode_0/observations"].chunks == (1, 520, 520)
+
+
+@pytest.mark.parametrize(
+    ("env_id", "options", "known"),
+    [
+        ("gym/Floats-v0", {}, True),
+        ("gym/Floats-v0", {"resize": 10}, False),
+        ("gym/Nobody-v0", {}, False),
+        ("gym/Counting-v0", {}, False),  # made by a class of somebody's program
+        ("atari/Floats-v0", {}, False),
+    ],
+)
+def test_an_environment_is_named_where_gymnasium_makes_the_same(
+    tmp_path: Path, env_id: str, options: dict[str, Any], known: bool
+) -> None:
+    write(tmp_path / "set", [made_up(3, np.random.default_rng(0))], env_id=env_id, env_options=options)
+    fields = json.loads((export(tmp_path / "set", out=tmp_path / "there") / "metadata.json").read_text())
+    assert ("env_spec" in fields) == known
+
+
 def test_iterations_and_clipped_rewards_come_back(tmp_path: Path) -> None:
     """By hand: two episodes of the iterations 3 and 49."""
     manifest = Manifest("gym/Counting-v0", {"stack": 1}, (3,), "uint8", 1, 3, 64, "clipped")
@@ -122,6 +199,9 @@ def test_what_is_refused_leaves_nothing(
 
     data = str(tmp_path / "set")
     assert "found something there, expected a new folder" in refusal(data, "--out", str(there.parent))
+    (tmp_path / "file").write_text("")
+    assert f"{tmp_path}/file: found a file, expected a folder" in refusal(data, "--out", str(tmp_path / "file"))
+    assert f"{tmp_path}/file: found a file, expected a" in refusal(data, "--out", str(tmp_path / "file" / "new"))
     assert "not a data set" in refusal(str(there), "--out", str(tmp_path / "new"))
     assert "--name: found 'a b'" in refusal(data, "--out", str(tmp_path / "new"), "--name", "a b")
     assert "DATA: found none" in refusal("--out", str(tmp_path / "new"))

@@ -1,23 +1,29 @@
 """Data sets from elsewhere: ours, copied and checked; published ones from the Hub; with a connection that breaks."""
 
+import os
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from huggingface_hub import HfFileSystem
 
+import protovalue.data.import_copy as copying
 from protovalue.cli import main
 from protovalue.data import sources
 from protovalue.data.collect import collect
 from protovalue.data.config import CollectConfig, ImportCopyConfig, ImportRluConfig
 from protovalue.data.import_copy import import_copy
 from protovalue.data.import_rlu import import_rlu
+from protovalue.data.sources import find_sources
 from protovalue.errors import UserError
 from protovalue.files import read_json, write_json
 from tests.data.published import CONTENTS, atari_episode, same_contents, write_atari, write_rlu
 from tests.hub_server import Hub, connected
 from tests.test_hub import files
+
+NAMES = sorted({*CONTENTS, "manifest.json"})
 
 
 @pytest.fixture
@@ -81,7 +87,7 @@ def test_a_connection_that_is_cut_is_gone_on_with(hub: Hub, data: Path, tmp_path
     assert same_contents(data, tmp_path / "copy")
 
 
-@pytest.mark.parametrize("name", sorted({*CONTENTS, "manifest.json"}))
+@pytest.mark.parametrize("name", NAMES)
 def test_a_wrong_byte_is_seen_and_nothing_is_left(hub: Hub, data: Path, tmp_path: Path, name: str) -> None:
     hub.repo("me/x", "datasets").commit(files(data))
     hub.wrong.add(name)
@@ -122,6 +128,57 @@ def test_what_is_refused_leaves_nothing(hub: Hub, data: Path, tmp_path: Path) ->
     (tmp_path / "there").mkdir()
     with pytest.raises(UserError, match="found something there, expected a new folder"):
         copied(data, tmp_path / "there")
+
+
+def test_the_bar_counts_every_byte_once(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Into a folder that is not there yet; the manifest is read first, without a bar of its own."""
+    monkeypatch.setattr(copying, "_BLOCK", 100)
+    total = sum((data / name).stat().st_size for name in NAMES)
+    assert main(["import", "copy", str(data), "--out", str(tmp_path / "deep" / "copy")]) == 0
+    printed = capsys.readouterr()
+    assert printed.out.startswith(f"{tmp_path}/deep/copy: 60 transitions in ")
+    (line,) = printed.err.splitlines()
+    assert line.startswith(f"copy: {total:,}/{total:,} bytes, ")
+    copied(data, tmp_path / "quiet")
+    assert capsys.readouterr().err == ""
+
+
+def test_a_manifest_may_be_so_large_and_not_larger(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    size = (data / "manifest.json").stat().st_size
+    monkeypatch.setattr(copying, "_MANIFEST_BYTES", size)
+    copied(data, tmp_path / "copy")
+    monkeypatch.setattr(copying, "_MANIFEST_BYTES", size - 1)
+    with pytest.raises(UserError, match=f"manifest.json: found {size:,} bytes, expected at most {size - 1:,}$"):
+        copied(data, tmp_path / "again")
+    assert list(tmp_path.glob("again*")) == []
+
+
+def test_sizes_that_a_server_does_not_say(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then nothing that was copied before is trusted; here it is too long."""
+    found = [replace(one, size=0) for one in find_sources([str(data)], "json$|bin$")]
+    assert sorted(one.name for one in found) == NAMES
+    monkeypatch.setattr(copying, "find_sources", lambda *_: found)
+    (tmp_path / "copy.partial").mkdir()
+    (tmp_path / "copy.partial/rewards.bin").write_bytes(bytes(1000))
+    copied(data, tmp_path / "copy")
+    assert same_contents(data, tmp_path / "copy")
+
+
+def test_every_file_is_on_the_disk_and_closed(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[str] = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(os.path.realpath(f"/proc/self/fd/{descriptor}")))
+    copied(data, tmp_path / "copy")
+    assert sorted(synced) == [f"{tmp_path}/copy.partial/{name}" for name in NAMES]
+    still_open = [os.path.realpath(entry) for entry in Path("/proc/self/fd").iterdir()]
+    assert not [name for name in still_open if name.startswith(f"{tmp_path}/")]
+
+
+def test_a_place_where_no_folder_can_be_is_refused_first(data: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match=f"^{tmp_path}/file: found a file, expected a folder or a free name: "):
+        copied(data, tmp_path / "file" / "copy")
 
 
 def test_without_the_package_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -157,6 +157,67 @@ def test_repeating_a_finished_run_changes_nothing(config: PvnConfig) -> None:
     assert read_run(config.out)["done"]["steps"] == 23
 
 
+def test_a_run_says_where_it_is_unless_it_is_to_be_quiet(
+    config: PvnConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    few, more = replace(config, steps=2), replace(config, steps=3)
+    finished = f"{config.out}: finished before, with the same settings; it is left as it is"
+    for quiet, given, lines in (
+        (True, few, []),
+        (True, more, []),
+        (True, more, []),
+        (False, more, [finished]),
+        (False, replace(config, steps=4), [f"{config.out}: continuing at step 3 of 4", "4/4 steps"]),
+        (False, replace(few, out=tmp_path / "other"), ["2/2 steps"]),
+    ):
+        pretrain(given, **({"quiet": True} if quiet else {}))
+        printed = capsys.readouterr()
+        said = [line for line in printed.err.splitlines() if not line.startswith("indicators")]
+        assert len(said) == len(lines), said
+        assert all(expected in line for line, expected in zip(said, lines, strict=True)), said
+        assert printed.out == ""
+
+
+def test_an_encoder_that_was_damaged_after_the_end_is_written_again(
+    config: PvnConfig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    few = replace(config, steps=2)
+    pretrain(few, quiet=True)
+    whole = weights(few.out)
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "save_encoder", lambda *_: (_ for _ in ()).throw(Killed()))
+        pretrain(few, quiet=True)  # which is good is not written
+    assert caplog.text == ""
+    path = few.out / "encoder" / "model.safetensors"
+    path.write_bytes(whole[:-1])
+    pretrain(few, quiet=True)
+    assert weights(few.out) == whole
+    assert f"{path}: damaged" in caplog.text
+    assert "; it is written again" in caplog.text
+
+
+def test_a_finished_run_may_name_its_rollouts_again_and_no_others(config: PvnConfig, tmp_path: Path) -> None:
+    held, other = tmp_path / "held", tmp_path / "other"
+    for path, seed in ((held, 9), (other, 8)):
+        collect(CollectConfig("minatar/breakout", path, steps=150, seed=seed), quiet=True)
+    given = replace(config, steps=2, holdout=(held,))
+    pretrain(given, quiet=True)
+    done = read_run(config.out)["done"]
+    assert "holdout_correlation_mean" in done
+    for again in (given, replace(given, holdout=())):
+        pretrain(again, quiet=True)
+        assert read_run(config.out)["done"] == done
+    with pytest.raises(UserError, match=f"^--holdout: found {other}, expected {held}, with which {config.out} was fin"):
+        pretrain(replace(given, holdout=(other,)), quiet=True)
+
+
+def test_small_frames_of_any_environment_get_the_small_encoder(config: PvnConfig, tmp_path: Path) -> None:
+    like = manifest(frame_shape=(12, 14))
+    write(tmp_path / "small", [made_up(5, np.random.default_rng(0), like=like)], frame_shape=(12, 14))
+    pretrain(replace(config, data=(tmp_path / "small",), steps=1), quiet=True)
+    assert read_run(config.out)["config"]["architecture"] == "minatar"
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -337,6 +398,14 @@ def test_the_card_by_hand(config: PvnConfig, data: Path, tmp_path: Path) -> None
         "--proportion 0.05 --normalize yes --tasks-per-module 10 --rni-network dqn "
         "--rni-output linear --target-every 3"
     )
+    start = lines.index("```python")
+    assert lines[start + 1 : start + 6] == [
+        "import protovalue",
+        "",
+        'encoder = protovalue.load_encoder("path/to/this/folder")',
+        "features = encoder.features(observations)  # (N, stack, *frame_shape) uint8 or bool -> (N, k)",
+        "```",
+    ]
     opened, done = open_dataset(data), read_run(folder)["done"]
     episodes = f"900 transitions in {opened.num_episodes} episodes of minatar/breakout, checksum"
     start = lines.index("## Data")
@@ -474,6 +543,10 @@ def test_damaged_or_missing_encoders(config: PvnConfig, tmp_path: Path, monkeypa
         ("--out R --data D --target-every 5 --target-ema 0.9", "--target-ema: found 0.9, expected either it or"),
         ("--out R --data D --indicator hsah", "unknown indicator 'hsah': did you mean 'hash'?"),
         ("--out R --data D --device cuda", "--device: found cuda, expected cpu"),
+        (
+            "--out R --data D --device cpu --precision tf32 --steps 1 --batch-size 4",
+            "--precision: found tf32 on cpu, expected float32 or",
+        ),
     ],
 )
 def test_mistakes(

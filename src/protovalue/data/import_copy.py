@@ -55,7 +55,7 @@ def _files(source: str) -> list[SourceFile]:
     missing = [name for name in names if [one.name for one in found].count(name) != 1]
     if missing:
         raise UserError(f"{source}: not a data set: found no {missing[0]}, or several, expected one of each file")
-    return sorted(found, key=lambda one: one.name != fmt.MANIFEST)
+    return found
 
 
 def _manifest(files: dict[str, SourceFile], folder: Path, source: str) -> Manifest:
