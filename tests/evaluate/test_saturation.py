@@ -106,5 +106,9 @@ def test_the_interval_s_ends_are_percentiles() -> None:
     assert (found.tasks.point, found.tasks.low, found.tasks.high) == (4, 1, 4)
     assert found.gain is not None
     assert (found.gain.point, found.gain.low, found.gain.high) == pytest.approx((0.5, 0, 1.5))
+    below = {number: {"a": -games["a"]} for number, games in cells.items()}
+    falling = saturation(below, numpy_generator(0), 4_000).beyond
+    assert falling is not None
+    assert (falling.point, falling.low, falling.high) == pytest.approx((-0.5, -1.5, 0))
     two = saturation({n: {"a": own["a"][-2:]} for n, own in cells.items()}, numpy_generator(0), 50)
     assert two.tasks.has_interval
