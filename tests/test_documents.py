@@ -204,8 +204,9 @@ def smaller_study(text: str) -> str:
     head = re.sub(r"^(widths|tasks) = .*$", "", head, flags=re.MULTILINE)
     head = re.sub(r"^(data|pretraining|online|seeds) = \d+$", r"\1 = 1", head, flags=re.MULTILINE)
     head = re.sub(r"^episodes = \d+$", "episodes = 1", head, flags=re.MULTILINE)
+    learning = ("online", "dqn", "data") if 'policy = "dqn"' in head else ("online", "dqn")
     for table, steps in (("pretrain", 3), ("online", 40), ("dqn", 40), ("data", 40)):
-        extra = f"\nsteps = {steps}" + ("\nreplay_min = 20" if table in ("online", "dqn", "data") else "")
+        extra = f"\nsteps = {steps}" + ("\nreplay_min = 20" if table in learning else "")
         head = re.sub(rf"(^\[{table}\][^\n]*(?:\n(?!\[)[^\n]*)*?)\nsteps = [\d_]+$", rf"\1{extra}", head, flags=re.M)
     return head + "".join(kept)
 
