@@ -11,6 +11,7 @@ import torch
 from protovalue.data.dataset import Dataset
 from protovalue.data.format import End
 from protovalue.errors import UserError
+from protovalue.files import read_json
 from protovalue.indicators.precompute import load_indicator
 from protovalue.pretrain.groups import read_group, sizes
 from protovalue.pretrain.loop import pretrain
@@ -262,8 +263,11 @@ def test_sets_of_changes_find_their_exact_values(table: str, tmp_path: Path) -> 
         out=tmp_path / "run", data=(data.folders[0].path,), architecture=table, tasks=4, normalize="yes",
         proportion=0.3, gamma=0.5, backup="max", changes="yes", holdout=(data_to_compare(tmp_path),),
         steps=450, batch_size=64, learning_rate=0.3, adam_epsilon=0.1, target_ema=0.8, threads=1,
+        cache=tmp_path / "cache",
     )  # fmt: skip
     method = trained(config, data)
+    (kept,) = (tmp_path / "cache").glob("*/indicator.json")
+    assert read_json(kept)["transitions"] == data.num_transitions
     frames = torch.from_numpy(pictures(np.arange(10))[:, None])
     sets = load_indicator(config.out / "indicator")
     score, limits = sets.scores(frames).numpy(), sets.thresholds.numpy()

@@ -106,6 +106,17 @@ def test_the_best_epoch_is_kept_for_each_variable() -> None:
     assert weight.flatten().tolist() == [2, 1]
 
 
+def test_f1_stops_by_accuracy_and_the_area_by_likelihood(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Zero features and weights: half of the states right at best, and the logarithm of a probability."""
+    seen: dict[int, list[np.ndarray]] = {}
+    monkeypatch.setattr(readout._Best, "see", lambda self, scores: seen.setdefault(id(self), []).append(scores))
+    made = task()
+    readout.read_frozen(made, torch.zeros(len(made.states.labels), 2), 0, 1)
+    (accuracy,), (likelihood,) = seen.values()
+    assert all(0 <= one <= 1 for one in accuracy)
+    np.testing.assert_allclose(likelihood, [np.log(1 / 4), np.log(1 / 2)], atol=0.05)
+
+
 def test_unknown_classes_do_not_count_when_to_stop() -> None:
     logs = np.log(np.array([[[0.25, 0.75]], [[0.5, 0.5]], [[0.1, 0.9]]], np.float32))
     found = readout._mean_of_known(logs, np.array([[0], [1], [-1]]))

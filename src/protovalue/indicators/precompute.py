@@ -297,18 +297,18 @@ def _compute(data: Dataset, spec: IndicatorSpec, folder: Path, device: str, quie
     else:
         batches = _score_batches(states, indicator.scores, spec.tasks, 0, device, quiet)
         parts = (scores >= indicator.thresholds.cpu() for scores in batches)
-    counts, crc = np.zeros(spec.tasks, np.int64), 0
+    counts, rows, crc = np.zeros(spec.tasks, np.int64), 0, 0
     with (folder / BITS).open("wb") as file:
         for part in parts:
             fires = part.numpy()
             counts += fires.sum(axis=0)
+            rows += len(fires)
             packed = np.packbits(fires, axis=1).tobytes()
             crc = zlib.crc32(packed, crc)
             file.write(packed)
         file.flush()
         os.fsync(file.fileno())
     size = (folder / BITS).stat().st_size
-    rows = data.num_transitions if spec.changes else states.count
     about = {"spec": asdict(spec), "transitions": rows, "counts": counts.tolist()}
     save_indicator(indicator, folder, about, {BITS: StoredFile(size, crc)})
     for left in (folder / SCORES, sums_of(folder / SCORES)):
