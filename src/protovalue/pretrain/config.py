@@ -63,7 +63,7 @@ class PretrainConfig(Settings):
     """Transitions in a batch."""
     learning_rate: Annotated[float, RESULT, POSITIVE, TRAINING] = PRESET
     """Adam's step size."""
-    adam_epsilon: Annotated[float, RESULT, NOT_NEGATIVE, TRAINING] = 1.5e-4
+    adam_epsilon: Annotated[float, RESULT, NOT_NEGATIVE, TRAINING] = PRESET
     """Adam's epsilon; its betas are 0.9 and 0.999."""
     seed: Annotated[int, SEED, NOT_NEGATIVE] = 0
     """Seed of the encoder, of what the method draws and of the order of the data."""
