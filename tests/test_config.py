@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from protovalue.bench import BenchConfig
-from protovalue.config import flag, flag_words
+from protovalue.config import PRESET, flag, flag_words
 from protovalue.data.config import (
     CollectConfig,
     DataInfoConfig,
@@ -145,7 +145,7 @@ def test_what_a_setting_is_that_nobody_gives() -> None:
         ImportMinariConfig: {"skip_damaged": False, "workers": None, "env": None, "options": EnvOptions()},
         ImportEncoderConfig: {"env": None, "input_range": "auto", "width": None},
         PvnConfig: {
-            "method": "pvn", "preset": "small", "adam_epsilon": 1.5e-4, "seed": 0, "device": "auto",
+            "method": "pvn", "preset": "small", "adam_epsilon": PRESET, "seed": 0, "device": "auto",
             "precision": "auto", "compile": False, "recompute_activations": False, "memory": 2048,
             "log_every": 100, "checkpoint_every": 1000, "indicator": "rni", "threshold": "exact", "backup": "mean",
             "gamma": 0.99, "holdout": (),

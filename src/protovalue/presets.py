@@ -115,9 +115,7 @@ PRETRAIN: Presets = {
     ("small", "*"): Preset(MACHINE_SIZE, architecture="impala", width=1, steps=10_000, learning_rate=1e-4),
     ("small", SMALL_FRAMES): Preset(SMALL_NETWORK, architecture="minatar"),
     # The paper's epsilon is no longer small beside gradients that are means over many tasks of rare events.
-    ("small", "minatar"): Preset(
-        SMALL, architecture="minatar", steps=5_000, learning_rate=1e-3, adam_epsilon=1e-8
-    ),
+    ("small", "minatar"): Preset(SMALL, architecture="minatar", steps=5_000, learning_rate=1e-3, adam_epsilon=1e-8),
 }
 
 _TASKS = {"tasks": 100, "target_ema": 0.99}

@@ -12,7 +12,7 @@ from protovalue.errors import UserError
 from protovalue.nets.layers import Dense
 from protovalue.pretrain.loop import probe_of
 from protovalue.pretrain.method_configs import BcConfig
-from protovalue.pretrain.trainer import Trainer
+from protovalue.pretrain.trainer import Trainer, damping
 from protovalue.runs import Run, read_checkpoint, read_metrics
 from protovalue.tabular.gridworlds import open_grid
 from tests.pretrain.helpers import made, successors, walks
@@ -84,6 +84,9 @@ def test_metrics_are_of_the_last_step_and_write_nothing(config: BcConfig, data: 
         found = one.metrics()
     assert found["loss"] == pytest.approx(float(expected.detach()), rel=1e-6)
     assert found["gradient_norm"] == pytest.approx(float(torch.cat([g.flatten() for g in gradients]).norm()), rel=1e-5)
+    sizes = torch.cat([g.flatten() for g in gradients]).abs()
+    shares = 1.5e-4 / (sizes[sizes > 0] + 1.5e-4)  # after one step Adam's second moments are those of one gradient
+    assert found["adam_damping"] == pytest.approx(float(shares.mean()), rel=1e-4)
     assert read_metrics(config.out) == []
 
 
@@ -128,3 +131,25 @@ def test_precision_that_was_left_open_is_that_of_the_device(
         monkeypatch.setattr(one.method, "in_precision", noted)
         one.step(one.method.sample(0))
     assert used == ["float32"]
+
+
+def test_how_much_of_adams_denominator_is_epsilon() -> None:
+    """By hand: a gradient g again and again has v = g^2 without its bias: a share of epsilon / (g + epsilon)."""
+    weight, bias, unused = (torch.nn.Parameter(torch.zeros(size)) for size in (3, 1, 5))
+    optimizer = torch.optim.Adam([weight, bias, unused], 0.1, (0.9, 0.999), 0.5)
+    assert damping(optimizer) == 0.0, "before the first step"
+    for _ in range(4):
+        weight.grad, bias.grad = torch.tensor([1.5, 0.0, -0.5]), torch.tensor([2.0])
+        optimizer.step()
+    # 0.5 / 2, nothing for the number without a gradient, 0.5 / 1; 0.5 / 2.5
+    assert damping(optimizer) == pytest.approx((0.25 + 0.5 + 0.2) / 3, rel=1e-5)
+
+
+def test_a_large_tensor_counts_by_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One hundred numbers, of which every tenth is looked at, weigh as much as they would if all were."""
+    monkeypatch.setattr("protovalue.pretrain.trainer._LOOKED_AT", 10)
+    large, small = torch.nn.Parameter(torch.zeros(100)), torch.nn.Parameter(torch.zeros(2))
+    optimizer = torch.optim.Adam([large, small], 0.1, (0.9, 0.999), 1.0)
+    large.grad, small.grad = torch.full((100,), 1.0), torch.full((2,), 3.0)
+    optimizer.step()
+    assert damping(optimizer) == pytest.approx((100 * 0.5 + 2 * 0.25) / 102, rel=1e-5)

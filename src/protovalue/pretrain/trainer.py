@@ -26,6 +26,7 @@ from protovalue.runs import Checkpoint, Run, restoring
 from protovalue.user_code import user_code
 
 RATE = "samples_per_second"  # of the metrics the one that is no result
+_LOOKED_AT = 1 << 16  # numbers of a tensor, or up to twice as many, by which `damping` judges it
 
 
 class Trainer:
@@ -161,7 +162,7 @@ class Trainer:
         rate = (self.taken - self._logged) * self.method.sampler.batch_size / (time.perf_counter() - self._since)
         norm = self._norm if self.method.max_gradient_norm else self._gradient_norm()
         loss, *noted = averages([self._loss, *self._noted.values()])
-        found = {"loss": loss, "gradient_norm": float(norm), RATE: rate}
+        found = {"loss": loss, "gradient_norm": float(norm), "adam_damping": damping(self.optimizer), RATE: rate}
         return found | dict(zip(self._noted, noted, strict=True)) | self._statistics()
 
     def log(self) -> None:
@@ -250,6 +251,25 @@ class Trainer:
                 f"{run}: the loss of step {self._first + good + 1} is not finite; {kept}; "
                 f"try a smaller --learning-rate, or look at the rewards of {where}"
             )
+
+
+def damping(optimizer: torch.optim.Adam) -> float:
+    """Return how much of Adam's denominator is epsilon: the mean of epsilon / (sqrt(v) + epsilon), v without its bias.
+
+    Near 0, steps do not depend on the size of gradients; near 1, they are that much shorter. It is over numbers that
+    have had a gradient, of a large tensor over some that are evenly spaced; without any it is 0.
+    """
+    total = count = 0.0
+    for group in optimizer.param_groups:
+        epsilon, decay = group["eps"], group["betas"][1]
+        for state in filter(None, map(optimizer.state.get, group["params"])):
+            moments = state["exp_avg_sq"].reshape(-1)
+            stride = max(1, len(moments) // _LOOKED_AT)
+            some = moments[::stride]
+            roots = (some[some > 0] / (1 - decay ** float(state["step"]))).sqrt()
+            total += stride * float((epsilon / (roots + epsilon)).sum())
+            count += stride * len(roots)
+    return total / count if count else 0.0
 
 
 def _is_loss(found: object) -> bool:
