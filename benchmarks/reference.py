@@ -342,8 +342,8 @@ def measure(folder: Path, threads: int, rounds: int, sizes: dict[str, int], code
             ratio = statistics.median(other[field] / own[field] for other, own in pairs)
             result[f"{count}, {name} / ours [{what}]"] = ratio
     if code is not None:
-        losses = [one["loss"] for one in answers[theirs]]
-        result |= {f"{count}, {theirs}, mean loss {when}": losses[i] for when, i in (("before", 0), ("after", -1))}
+        for turn in (1, rounds):
+            result[f"{count}, {theirs}, mean loss until round {turn}"] = answers[theirs][turn - 1]["loss"]
     return result
 
 
