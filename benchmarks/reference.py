@@ -6,9 +6,14 @@ class's parameters, and its first loss must be ours before anything is measured.
 own; they take turns, and numbers are medians. Our side draws its batches meanwhile, JAX's has some ready.
 
 JAX is no dependency of this package: `pip install jax` puts it beside.
+
+With `--code DIR` the other side is the reference's own step, from a checkout of yours. Its parameters are its own, so
+losses are not compared: they have to be finite. `stand_ins` says what it finds other than it expects.
 """
 
+import importlib
 import json
+import math
 import os
 import statistics
 import subprocess
@@ -16,7 +21,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for the benchmark that this one continues
@@ -41,6 +48,7 @@ except ImportError:
 THREADS = (2, 1)
 BATCHES = 4  # that JAX's side has ready
 TOLERANCE = 0.02  # of the first loss, relative: a state whose score is a threshold may be on either side of it in JAX
+NEEDED = ("chex", "clu", "flax", "ml_collections", "optax", "orbax", "tqdm")  # by the reference's files
 Tree = Any  # of JAX's arrays
 
 
@@ -211,6 +219,95 @@ def jax_step(ours: Ours) -> Callable[[], dict[str, float]]:
     return lambda: both(take)
 
 
+# The reference's own code, from a checkout: its package `pvn` as it is.
+
+
+def check_code(code: Path) -> None:
+    """Refuse a folder without the reference's package, and an environment without what it imports."""
+    if not (code / "pvn" / "offline.py").is_file():
+        raise UserError(f"--code {code}: found no pvn/offline.py in it, expected a checkout of google-research")
+    missing = [name for name in NEEDED if find_spec(name) is None]
+    if missing:
+        raise UserError(
+            f"--code: found no {', '.join(missing)} in this environment, expected what the reference imports: "
+            "pip install chex clu tqdm"
+        )
+
+
+def stand_ins(actions: int) -> None:
+    """Put modules of ours where the reference imports what its step does not need, or what is no more.
+
+    TensorFlow, the data sets and what writes metrics are not needed. `maps` has left JAX: it said whether there is a
+    mesh of devices, and here there is none. Flax returned frozen dictionaries then.
+    """
+    mesh = SimpleNamespace(physical_mesh=SimpleNamespace(empty=True))
+    modules: dict[str, dict[str, Any]] = {
+        "tensorflow": {},
+        "clu.metric_writers": {},
+        "clu.periodic_actions": {},
+        "jax.experimental.maps": {"thread_resources": SimpleNamespace(env=mesh)},
+        "pvn.datasets": {},
+        "pvn.datasets.atari": {"create_dataset": None, "get_num_actions": lambda game: actions},
+    }
+    for name, contents in modules.items():
+        sys.modules[name] = ModuleType(name)
+        vars(sys.modules[name]).update(contents)
+    importlib.import_module("flax").config.update("flax_return_frozendict", True)
+
+
+def code_batch(sample: Any, actions: int) -> Tree:
+    """Return a sample as the reference's data set gives it: the batch last in observations, actions as ones in rows."""
+    frames = np.moveaxis(sample["frames"].numpy(), (0, 1), (3, 2))  # (84, 84, 5, B)
+    return {
+        "observation": np.ascontiguousarray(frames[:, :, :-1]),
+        "action": np.eye(actions, dtype=np.uint8)[sample["action"].numpy()],
+        "next_observation": np.ascontiguousarray(frames[:, :, 1:]),
+        "terminal": sample["terminal"].numpy().astype(bool)[:, None],
+    }
+
+
+def code_step(code: Path, samples: Sequence[Any], tasks: int, actions: int) -> Callable[[], dict[str, float]]:
+    """Return a function that takes a step of the reference's own code, as its training does after the warm-up.
+
+    Args:
+        code: the folder in which `pvn` lies.
+        samples: the batches, which it takes in turn.
+        tasks: how many; ten for each random network, as its settings say.
+        actions: how many.
+    """
+    sys.path.append(str(code))  # behind all others, because that checkout has many folders
+    stand_ins(actions)
+    offline = importlib.import_module("pvn.offline")
+    config = importlib.import_module("pvn.configs.dsm").get_config()
+    config.encoder.width_multiplier, config.encoder.num_features = 1.0, 512
+    config.offline.batch_size, config.offline.num_auxiliary_tasks = len(samples[0]["action"]), tasks
+    config = importlib.import_module("ml_collections").FrozenConfigDict(config)  # a static argument must have a hash
+    batches = [code_batch(sample, actions) for sample in samples]
+    spec = {name: jax.ShapeDtypeStruct(array.shape, array.dtype) for name, array in batches[0].items()}
+    keys = jax.random.split(jax.random.PRNGKey(0))
+    state = offline.create_train_state_with_optional_mesh(spec, mesh=None, config=config, rng=keys[0])
+    sets = offline.create_indicator_state_with_optional_mesh(spec, mesh=None, config=config, rng=keys[1])
+    sets = sets.replace(step=config.offline.indicator.num_qr_warmup_steps + 1)  # both losses count from then on
+    step = offline.jit_train_step_with_optional_mesh(spec, state, sets, mesh=None)
+    metrics, of_sets = offline.TrainMetrics.empty(), offline.RNDIndicatorMetrics.empty()
+    taken = 0
+
+    def take() -> None:
+        nonlocal state, sets, metrics, of_sets, taken
+        state, sets, metrics, of_sets = step(state, sets, batches[taken % len(batches)], metrics, of_sets, config)
+        jax.block_until_ready((state, sets))
+        taken += 1
+
+    def measured() -> dict[str, float]:
+        found = both(take)
+        loss = float(metrics.tde_loss.compute())  # the mean of all steps until now
+        if not math.isfinite(loss):
+            raise RuntimeError(f"the mean loss of {taken} steps of the reference's code is {loss}")
+        return {**found, "loss": loss}
+
+    return measured
+
+
 def answer(variant: dict[str, Any]) -> None:
     """Be the process of one side: on the first cores alone, so that JAX, too, has no more threads."""
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: variant["threads"]])
@@ -218,15 +315,19 @@ def answer(variant: dict[str, Any]) -> None:
     if variant["keep"]:
         keep_freed_memory()
     ours = Ours(Path(variant["folder"]), tasks=variant["tasks"], batch=variant["batch"], normalize="no")
+    if variant["kind"] == "code":
+        samples = [ours.method.sample(number) for number in range(BATCHES)]
+        serve(code_step(Path(variant["code"]), samples, variant["tasks"], ours.data.num_actions))
     serve(jax_step(ours) if variant["kind"] == "jax" else lambda: both(ours.step))
 
 
-def measure(folder: Path, threads: int, rounds: int, sizes: dict[str, int]) -> dict[str, float]:
+def measure(folder: Path, threads: int, rounds: int, sizes: dict[str, int], code: Path | None) -> dict[str, float]:
     """Compare the two sides on some threads."""
-    variants = {
+    theirs, side = ("JAX", {"kind": "jax"}) if code is None else ("its code", {"kind": "code", "code": str(code)})
+    others = (theirs, f"{theirs}, our allocator")
+    variants: dict[str, dict[str, Any]] = {
         "ours": {"kind": "ours", "keep": True},
-        "JAX": {"kind": "jax", "keep": False},
-        "JAX, our allocator": {"kind": "jax", "keep": True},
+        **{name: {**side, "keep": name != theirs} for name in others},
     }
     given = {name: {**variant, **sizes, "threads": threads} for name, variant in variants.items()}
     with workers(folder, given, __file__) as running:
@@ -236,21 +337,26 @@ def measure(folder: Path, threads: int, rounds: int, sizes: dict[str, int]) -> d
     for field, what in (("seconds", "s"), ("processor", "s of processor time")):
         for name in variants:
             result[f"{count}, {name} [{what}]"] = median(answers[name], field)
-        for name in ("JAX", "JAX, our allocator"):
+        for name in others:
             pairs = zip(answers[name], answers["ours"], strict=True)
-            ratio = statistics.median(theirs[field] / own[field] for theirs, own in pairs)
+            ratio = statistics.median(other[field] / own[field] for other, own in pairs)
             result[f"{count}, {name} / ours [{what}]"] = ratio
+    if code is not None:
+        for turn in (1, rounds):
+            result[f"{count}, {theirs}, mean loss until round {turn}"] = answers[theirs][turn - 1]["loss"]
     return result
 
 
-def main(quick: bool) -> None:
+def main(quick: bool, *, code: Path | None = None) -> None:
     """Print the table and a line of JSON."""
+    if code is not None:
+        check_code(code)
     if jax is None:
         raise UserError("pvn bench reference: found no JAX in this environment, expected it: pip install jax")
-    compare(3 if quick else 9, 1_024 if quick else 6_000, THREADS, {"tasks": TASKS, "batch": BATCH})
+    compare(3 if quick else 9, 1_024 if quick else 6_000, THREADS, {"tasks": TASKS, "batch": BATCH}, code)
 
 
-def compare(rounds: int, steps: int, threads: Sequence[int], sizes: dict[str, int]) -> None:
+def compare(rounds: int, steps: int, threads: Sequence[int], sizes: dict[str, int], code: Path | None = None) -> None:
     """Collect Pong, measure, and print."""
     result: dict[str, float] = {"load before": os.getloadavg()[0]}
     with tempfile.TemporaryDirectory() as name:
@@ -260,11 +366,14 @@ def compare(rounds: int, steps: int, threads: Sequence[int], sizes: dict[str, in
         asked = json.dumps({"kind": "pass", "folder": str(folder), **sizes})
         subprocess.run([sys.executable, __file__, asked], check=True)  # the others find its result in the cache
         for count in threads:
-            result |= measure(folder, count, rounds, sizes)
+            result |= measure(folder, count, rounds, sizes, code)
     result["load after"] = os.getloadavg()[0]
     for what, value in result.items():
         print(f"{what:<70}{value:>12,.3f}")
-    print(json.dumps({"benchmark": "reference", "jax": jax.__version__, "torch": torch.__version__, **result}))
+    versions = {"jax": jax.__version__, "torch": torch.__version__}
+    if code is not None:
+        versions["flax"] = importlib.import_module("flax").__version__
+    print(json.dumps({"benchmark": "reference", "own code": code is not None, **versions, **result}))
 
 
 if __name__ == "__main__":  # a process that `workers` or `compare` starts

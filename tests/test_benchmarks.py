@@ -3,6 +3,7 @@
 import importlib.util
 import sys
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 from protovalue.cli import main
+from protovalue.errors import UserError
 from protovalue.indicators.registry import make_indicator
 from protovalue.pretrain.method_configs import PvnConfig
 from protovalue.pretrain.trainer import Trainer
@@ -105,3 +107,147 @@ def test_without_jax_the_benchmark_says_what_to_install(
     assert main(["bench", "reference"]) == 2
     said = "pvn: pvn bench reference: found no JAX in this environment, expected it: pip install jax\n"
     assert capsys.readouterr().err == said
+
+
+OFFLINE = """
+import tensorflow
+from clu import metric_writers, periodic_actions
+from jax.experimental import maps
+from pvn.datasets import atari
+
+assert maps.thread_resources.env.physical_mesh.empty
+create_dataset = atari.create_dataset
+
+
+class State:
+    def __init__(self, step):
+        self.step = step
+
+    def replace(self, step):
+        return State(step)
+
+
+class TrainMetrics:
+    def __init__(self, losses):
+        self.losses = losses
+
+    empty = classmethod(lambda cls: cls([]))
+    tde_loss = property(lambda self: self)
+
+    def compute(self):
+        return sum(self.losses) / len(self.losses)
+
+
+RNDIndicatorMetrics = TrainMetrics
+
+
+def create_train_state_with_optional_mesh(element_spec, *, mesh, config, rng):
+    assert (atari.get_num_actions("Pong"), config.encoder.width_multiplier, config.encoder.num_features) == (3, 1, 512)
+    assert config.offline.num_auxiliary_tasks == 20
+    assert element_spec["observation"] == ((84, 84, 4, config.offline.batch_size), "uint8")
+    return State(0)
+
+
+def create_indicator_state_with_optional_mesh(element_spec, *, mesh, config, rng):
+    return State(0)
+
+
+def jit_train_step_with_optional_mesh(element_spec, train_state, indicator_state, *, mesh):
+    def step(train_state, indicator_state, batch, train_metrics, indicator_metrics, config):
+        assert hash(config) and indicator_state.step > config.offline.indicator.num_qr_warmup_steps
+        seen.append(batch)
+        losses = [*train_metrics.losses, 1.0 if len(seen) < 4 else float("nan")]
+        return State(train_state.step + 1), State(indicator_state.step + 1), TrainMetrics(losses), indicator_metrics
+
+    return step
+
+
+seen = []
+"""
+DSM = """
+from types import SimpleNamespace as Settings
+
+
+def get_config():
+    indicator = Settings(num_qr_warmup_steps=62_500)
+    return Settings(encoder=Settings(width_multiplier=8.0, num_features=4096), offline=Settings(indicator=indicator))
+"""
+
+
+def test_the_code_of_a_checkout_is_driven_as_its_own_training_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The checkout here is a few lines of ours with the reference's names, and JAX and Flax are stood in for, too.
+
+    So this shows what the code is given, and that a loss which is no number is refused; not that the published code
+    runs. No test has that: `pvn bench reference --code` itself is the proof.
+    """
+    for name, text in {"offline.py": OFFLINE, "configs/dsm.py": DSM}.items():
+        (tmp_path / "pvn" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "pvn" / name).write_text(text)
+    benchmark = load("reference")
+    asked: list[tuple[str, bool]] = []
+    fakes: dict[str, dict[str, Any]] = {
+        "flax": {"config": SimpleNamespace(update=lambda name, value: asked.append((name, value)))},
+        "ml_collections": {"FrozenConfigDict": frozen},
+        "jax": {"__path__": []},
+        "jax.experimental": {"__path__": []},
+        "clu": {"__path__": []},
+    }
+    for name, contents in fakes.items():
+        module = ModuleType(name)
+        vars(module).update(contents)
+        monkeypatch.setitem(sys.modules, name, module)
+    left = ("tensorflow", "clu.metric_writers", "clu.periodic_actions", "jax.experimental.maps", "pvn", "pvn.offline",
+            "pvn.configs", "pvn.configs.dsm", "pvn.datasets", "pvn.datasets.atari")  # fmt: skip
+    for name in left:  # so that they are gone afterwards
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+        del sys.modules[name]
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    random = SimpleNamespace(PRNGKey=lambda seed: seed, split=lambda key: (key, key + 1))
+    jax = SimpleNamespace(
+        ShapeDtypeStruct=lambda *spec: (spec[0], str(spec[1])), block_until_ready=lambda tree: tree, random=random
+    )
+    monkeypatch.setattr(benchmark, "jax", jax)
+
+    frames = torch.randint(0, 256, (2, 5, 84, 84), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    samples = [
+        {"frames": frames, "action": torch.tensor([2, 0]), "terminal": torch.tensor([False, True])},
+        {"frames": frames.flip(0), "action": torch.tensor([1, 1]), "terminal": torch.tensor([False, False])},
+    ]
+    step = benchmark.code_step(tmp_path, samples, tasks=20, actions=3)
+    assert [step()["loss"] for _ in range(3)] == [1, 1, 1]
+    assert asked == [("flax_return_frozendict", True)]
+    first, second, again = sys.modules["pvn.offline"].seen
+    assert first["observation"].shape == (84, 84, 4, 2)
+    for b, y, x, frame in ((0, 3, 80, 0), (1, 50, 7, 3)):
+        assert first["observation"][y, x, frame, b] == frames[b, frame, y, x]
+        assert first["next_observation"][y, x, frame, b] == frames[b, frame + 1, y, x]
+    assert first["action"].tolist() == [[0, 0, 1], [1, 0, 0]]
+    assert first["terminal"].tolist() == [[False], [True]]
+    assert second["action"].tolist() == [[0, 1, 0], [0, 1, 0]]
+    assert again["action"].tolist() == first["action"].tolist()
+    with pytest.raises(RuntimeError, match="the mean loss of 4 steps of the reference's code is nan"):
+        step()
+
+
+def frozen(config: Any) -> Any:
+    """Stand in for the settings that cannot change any more: they have a hash."""
+    return type("Frozen", (), vars(config))()
+
+
+def test_code_is_refused_where_it_cannot_be_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", "reference", "--code", str(tmp_path)]) == 2
+    said = f"pvn: --code {tmp_path}: found no pvn/offline.py in it, expected a checkout of google-research\n"
+    assert capsys.readouterr().err == said
+    (tmp_path / "pvn").mkdir()
+    (tmp_path / "pvn" / "offline.py").touch()
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name in ("clu", "flax") else name)
+    with pytest.raises(
+        UserError, match="^--code: found no clu, flax in this environment, .*: pip install chex clu tqdm$"
+    ):
+        load("reference").check_code(tmp_path)
+    assert main(["bench", "data", "--code", str(tmp_path)]) == 2
+    assert "--code: found it for data, expected it for no benchmark but reference" in capsys.readouterr().err

@@ -1,6 +1,7 @@
 """`pvn bench NAME`: runs benchmarks/NAME.py of the source checkout."""
 
 import importlib.util
+import inspect
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -8,7 +9,7 @@ from typing import Annotated
 from tyro.conf import Positional
 
 import protovalue
-from protovalue.config import RESULT, SUBJECT, Settings
+from protovalue.config import INPUT, RESULT, SUBJECT, Settings
 from protovalue.errors import UserError, unknown
 
 
@@ -29,6 +30,8 @@ class BenchConfig(Settings):
     """Which benchmark."""
     quick: Annotated[bool, RESULT] = False
     """A smaller measurement that takes about a minute."""
+    code: Annotated[Path | None, INPUT] = None
+    """Of `reference`: a checkout of google-research, whose own step is measured instead of our text of it."""
 
 
 BenchConfig.__doc__ = f"{BenchConfig.__doc__}\n    Benchmarks: {', '.join(benchmarks()) or 'none in this installation'}"
@@ -46,4 +49,9 @@ def bench(config: BenchConfig) -> None:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    module.main(config.quick)
+    if config.code is None:
+        module.main(config.quick)
+    elif "code" in inspect.signature(module.main).parameters:
+        module.main(config.quick, code=config.code.resolve())
+    else:
+        raise UserError(f"--code: found it for {config.name}, expected it for no benchmark but reference")

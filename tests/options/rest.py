@@ -434,9 +434,13 @@ def _bench(world: World) -> None:
     (folder / "benchmarks").mkdir(parents=True)
     for name in ("one", "two"):
         (folder / "benchmarks" / f"{name}.py").write_text(f"def main(quick):\n    print('{name}', quick)\n")
+    (folder / "benchmarks" / "code.py").write_text("def main(quick, *, code=None):\n    print(quick, code)\n")
     world.patch.setattr(protovalue, "__file__", str(folder / "src" / "protovalue" / "__init__.py"))
     assert world.good("bench one").printed == "one False\n"
     assert world.good("bench two --quick").printed == "two True\n"
+    assert world.good("bench code").printed == "False None\n"
+    assert world.good("bench code --code /checkout").printed == "False /checkout\n"
+    refused("bench one --code /checkout", "--code: found it for one")(world)
     refused("bench three", "unknown benchmark 'three'")(world)
 
 
@@ -496,5 +500,6 @@ CHECKS: dict[tuple[str, str], Check] = {
     ("check", "steps"): _check_steps,
     ("bench", "name"): _bench,
     ("bench", "quick"): _bench,
+    ("bench", "code"): _bench,
     ("demo", "out"): _demo,
 }
