@@ -193,33 +193,26 @@ def _by_threads(kernel: Callable[..., None], arrays: tuple[Array, Array, Array],
             other.result()
 
 
-def _pool(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the pooled images and, in the same places, which pixel of its window each number is."""
-    count, channels, height, width = x.shape
-    shape = count, channels, output_size(height, 3, 2, "SAME"), output_size(width, 3, 2, "SAME")
-    out = torch.empty(shape, memory_format=torch.channels_last)
-    place = torch.empty(shape, dtype=torch.uint8, memory_format=torch.channels_last)
-    _by_threads(forward, (_flat(x), _flat(out), _flat(place)), x.shape)
-    return out, place
-
-
 class _MaxPool(torch.autograd.Function):
     """Max-pooling with its gradient."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
-        out, place = _pool(x)
-        ctx.shape = x.shape
+        count, channels, height, width = ctx.shape = x.shape
+        shape = count, channels, output_size(height, 3, 2, "SAME"), output_size(width, 3, 2, "SAME")
+        pooled = torch.empty(shape, memory_format=torch.channels_last)
+        place = torch.empty(shape, dtype=torch.uint8, memory_format=torch.channels_last)
+        _by_threads(forward, (_flat(x), _flat(pooled), _flat(place)), x.shape)
         ctx.save_for_backward(place)
-        return out
+        return pooled
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, slope: Tensor) -> Tensor:
         (place,) = ctx.saved_tensors
         x = torch.empty(ctx.shape, memory_format=torch.channels_last)
-        rows = slope.contiguous(memory_format=torch.channels_last)
-        _by_threads(backward, (_flat(rows), _flat(place), _flat(x)), x.shape)
+        slope = slope.contiguous(memory_format=torch.channels_last)
+        _by_threads(backward, (_flat(slope), _flat(place), _flat(x)), x.shape)
         return x
 
 
@@ -228,7 +221,5 @@ def max_pool(x: Tensor) -> Tensor:
     assert x.dtype == torch.float32
     assert x.shape[1] % LANES == 0
     assert x.is_contiguous(memory_format=torch.channels_last)
-    if x.requires_grad and torch.is_grad_enabled():
-        pooled: Tensor = _MaxPool.apply(x)  # type: ignore[no-untyped-call]
-        return pooled
-    return _pool(x)[0]
+    pooled: Tensor = _MaxPool.apply(x)  # type: ignore[no-untyped-call]
+    return pooled
