@@ -52,6 +52,7 @@ def main(quick: bool) -> None:
                     holdout=(folder / "held-out",),
                     cache=folder / "cache",
                     steps=3 if quick else 3_000,
+                    adam_epsilon=1.5e-4,  # as it was in the preset at that time
                 )
             done = read_run(pretrain(config, quiet=True))["done"]
             online = OnlineConfig(
