@@ -115,8 +115,10 @@ def test_the_gradient_is_that_of_the_whole_batch(steps: Any, count: int, number:
             np.testing.assert_array_equal(one[name], several[0][name], name)  # all take the same step
             assert np.abs(one[name] - alone[name]).max() <= (0.1 if half else 2e-5) * max(size, least), name
     for name in (name for name in alone if name.startswith((f"{number} buffer ", f"{number} logged "))):
+        # Damping counts how many gradients are near 0, and of some that should be 0 only rounding is left.
+        tolerance = 0.02 if half else 5e-3 if name.endswith(" adam_damping") else 2e-5
         for one in several:
-            np.testing.assert_allclose(one[name], alone[name], 0.02 if half else 2e-5, 1e-6, err_msg=name)
+            np.testing.assert_allclose(one[name], alone[name], tolerance, 1e-6, err_msg=name)
 
 
 def test_batch_normalisation_is_over_all_rows(tmp_path: Path) -> None:

