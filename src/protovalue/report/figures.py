@@ -350,7 +350,8 @@ def grid_figure(rows: Sequence[GridCell]) -> Figure:
 def verdicts_figure(columns: Mapping[str, Sequence[Verdict]]) -> Figure:
     """All verdicts at a glance: a row for each claim, a column for each study, with the difference and its interval."""
     claims = list(dict.fromkeys(one.claim for verdicts in columns.values() for one in verdicts))
-    figure = Figure(figsize=(WIDTH, 0.9 + 0.44 * len(claims)), layout="constrained")
+    wide = WIDTH * max(1.0, 0.36 + 0.18 * len(columns))  # so that no interval is wider than its column
+    figure = Figure(figsize=(wide, 0.9 + 0.44 * len(claims)), layout="constrained")
     axes = figure.subplots()
     for x, verdicts in enumerate(columns.values()):
         for one in verdicts:
