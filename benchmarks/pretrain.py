@@ -35,6 +35,7 @@ from protovalue.data.dataset import Dataset, open_dataset
 from protovalue.data.sampler import Prefetcher, Sampler
 from protovalue.indicators.precompute import PASS_BATCH, States
 from protovalue.losses import successor_measure_loss
+from protovalue.nets import layers
 from protovalue.nets.encoders import make_encoder
 from protovalue.nets.layers import max_pool
 from protovalue.nets.memory import keep_freed_memory
@@ -317,6 +318,8 @@ def worker(variant: dict[str, Any]) -> None:
         clock = time.perf_counter
     if variant.get("keep", True):
         keep_freed_memory()
+    if variant.get("pooled_by_torch"):
+        layers.POOLED_BY_US = sys.maxsize
     ours = Ours(folder, variant["width"], variant["tasks"], variant["batch"]) if kind == "ours" else None
     serve(ours.step if ours else matmul_step() if kind == "matmul" else reference_step(folder), ours)
 
@@ -404,6 +407,7 @@ def full_step(folder: Path, rounds: int, quick: bool) -> tuple[dict[str, float],
     variants: dict[str, dict[str, Any]] = {
         "matmul": {"kind": "matmul"},
         "ours": {},
+        "ours, PyTorch's pooling": {"pooled_by_torch": True},
         "ours, default allocator": {"keep": False},
         "reference's way": {"kind": "reference", "keep": False},
     }
@@ -421,13 +425,14 @@ def full_step(folder: Path, rounds: int, quick: bool) -> tuple[dict[str, float],
         result["step / matrix product [FLOP/s]"] = statistics.median(
             flops / a["seconds"] / b["flops"] for a, b in zip(ours, answers["matmul"], strict=True)
         )
+        result["PyTorch's pooling / ours [time]"] = ratio(answers["ours, PyTorch's pooling"], ours)
         result["default allocator / ours [time]"] = ratio(answers["ours, default allocator"], ours)
         result["reference's way [s]"] = median(answers["reference's way"])
         result["reference's way / ours [time]"] = ratio(answers["reference's way"], ours)
         if not quick:
             fast = answers["reference's way, our allocator"]
             result["reference's way, our allocator / ours [time]"] = ratio(fast, ours)
-        for name in ("ours", "ours, default allocator", "reference's way"):
+        for name in ("ours", "ours, PyTorch's pooling", "ours, default allocator", "reference's way"):
             result[f"peak memory, {name} [MiB]"] = running[name].ask("peak")["mib"]
         around = running["ours"].ask("around")
         around["waiting for a batch"] = median(ours, "waited")
