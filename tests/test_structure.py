@@ -17,7 +17,7 @@ ORDER = [
     "processes", "compiling", "progress", "precision", "device", "config", "presets", "flags", "cli", "envs", "data",
     "losses", "runs", "distributed", "nets", "caches", "indicators", "card", "hub", "zoo", "encoder", "released",
     "feature_env", "integrations", "pretrain", "online", "collecting", "evaluate", "tabular", "study", "report",
-    "probe", "publish", "api", "listing", "demo", "bench", "check",
+    "probe", "sets", "publish", "api", "listing", "demo", "bench", "check",
 ]  # fmt: skip
 ROOT = Path(protovalue.__file__).parent
 

@@ -112,6 +112,11 @@ COMMANDS = {
         "protovalue.probe.command:probe_command",
         "Read what is true of a state from frozen features.",
     ),
+    "sets": Command(
+        "protovalue.sets.config:SetsConfig",
+        "protovalue.sets.command:sets_command",
+        "Look at the sets of states that a proto-value network learned about.",
+    ),
     "study run": Command(
         "protovalue.study.config:StudyRunConfig",
         "protovalue.study.command:study_run",

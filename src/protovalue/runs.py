@@ -10,11 +10,11 @@ import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, is_dataclass
+from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,6 +44,9 @@ from protovalue.files import (
 )
 from protovalue.schema import checked, require
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
 log = logging.getLogger(__name__)
 
 CONFIG, METRICS, EVENTS, CHECKPOINTS, DONE = "config.json", "metrics.jsonl", "events", "checkpoints", "done.json"
@@ -52,6 +55,7 @@ FORMAT, VERSION = "protovalue run", 2
 _PACKAGES = ("torch", "numpy", "scipy", "gymnasium", "ale-py", "numba", "safetensors", "scikit-learn", "zstandard")
 
 Tensors = Mapping[str, NDArray[Any]]
+C = TypeVar("C", bound="DataclassInstance")
 
 
 def config_fields(config: Any) -> dict[str, Any]:
@@ -65,6 +69,15 @@ def config_fields(config: Any) -> dict[str, Any]:
     fields = asdict(config) if is_dataclass(config) and not isinstance(config, type) else dict(config)
     parsed: dict[str, Any] = json.loads(json.dumps(fields, default=text))
     return parsed
+
+
+def config_from(cls: type[C], recorded: Mapping[str, Any], **changes: Any) -> C:
+    """Make a config of a run's config.json again."""
+    known: dict[str, Any] = {field.name: recorded[field.name] for field in fields(cls) if field.name in recorded}
+    try:
+        return replace(checked(cls, known, "field config"), **changes)
+    except UserError as error:
+        raise UserError(f"{changes.get('out', Path()) / CONFIG}: {error}") from error
 
 
 def versions() -> dict[str, str]:

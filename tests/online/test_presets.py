@@ -14,10 +14,10 @@ from protovalue.online import loop
 from protovalue.online.agent import Rule
 from protovalue.online.config import DqnConfig, OnlineConfig
 from protovalue.online.linear_dqn import LinearDqn
-from protovalue.online.loop import config_from, epsilon_at
+from protovalue.online.loop import epsilon_at
 from protovalue.online.replay import Replay
 from protovalue.presets import DQN, Preset, SameAs, resolved
-from protovalue.runs import config_fields, renamed
+from protovalue.runs import config_fields, config_from, renamed
 from tests.online.rigged import one_hot
 
 OUT = Path("x")

@@ -22,7 +22,9 @@ _PALETTE = np.array(
     ],
     np.uint8,
 )  # fmt: skip
-_TILE, _GAP, _LABEL = 112, 6, 14  # pixels
+TILE, GAP, LABEL = 112, 6, 14
+"""Of a sheet of pictures: the side of one, what is between them, and the height of the text above [pixels]."""
+BACKGROUND = (32, 32, 36)
 
 
 def info(config: DataInfoConfig) -> None:
@@ -87,21 +89,23 @@ def contact_sheet(data: Dataset, rows: int = 5, columns: int = 8) -> Image.Image
     if data.num_episodes == 0:
         raise UserError(f"{data.folders[0].path}: the data set has no episodes to draw")
     episodes = np.unique(np.linspace(0, data.num_episodes - 1, rows).astype(int))
-    sheet = Image.new(
-        "RGB", (columns * (_TILE + _GAP) + _GAP, len(episodes) * (_TILE + _LABEL + _GAP) + _GAP), (32, 32, 36)
-    )
+    sheet = Image.new("RGB", (columns * (TILE + GAP) + GAP, len(episodes) * (TILE + LABEL + GAP) + GAP), BACKGROUND)
     draw, font = ImageDraw.Draw(sheet), ImageFont.load_default(11)
     for row, index in enumerate(episodes):
         steps = np.unique(np.linspace(0, data.lengths[index], columns).astype(int))
         frames = data.windows(np.full(len(steps), index), steps, 1)[:, 0]
         for column, step in enumerate(steps):
-            x, y = _GAP + column * (_TILE + _GAP), _GAP + row * (_TILE + _LABEL + _GAP)
+            x, y = GAP + column * (TILE + GAP), GAP + row * (TILE + LABEL + GAP)
             label = f"episode {index}" if not column else f"step {step}"
             draw.text((x, y), label, (220, 220, 220), font)
-            tile = picture(frames[column])
-            smooth = Image.Resampling.BILINEAR if tile.width >= 64 else Image.Resampling.NEAREST
-            sheet.paste(tile.resize((_TILE, _TILE), smooth), (x, y + _LABEL))
+            sheet.paste(tile_of(picture(frames[column])), (x, y + LABEL))
     return sheet
+
+
+def tile_of(image: Image.Image) -> Image.Image:
+    """Make a picture of one frame as large as a tile; large pixels stay square."""
+    smooth = Image.Resampling.BILINEAR if image.width >= 64 else Image.Resampling.NEAREST
+    return image.resize((TILE, TILE), smooth)
 
 
 def picture(frame: NDArray[Any]) -> Image.Image:

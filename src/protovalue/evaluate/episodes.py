@@ -22,12 +22,12 @@ from protovalue.online import dqn, linear_dqn
 from protovalue.online.agent import Agent
 from protovalue.online.config import DqnConfig, OnlineConfig
 from protovalue.online.draws import Draws
-from protovalue.online.loop import config_from, own_tensors
+from protovalue.online.loop import own_tensors
 from protovalue.presets import resolved
 from protovalue.progress import ProgressBar
 from protovalue.randomness import Purpose, environment_seed
 from protovalue.registry import load_code
-from protovalue.runs import read_checkpoint, read_run, restoring
+from protovalue.runs import config_from, read_checkpoint, read_run, restoring
 
 VIDEO_FRAMES = 3_000  # most frames of a video
 EVALUATION = "evaluation.json"  # in the run folder

@@ -3,7 +3,7 @@
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -449,15 +449,6 @@ def recorded_fields(config: AgentConfig, env: Env) -> dict[str, Any]:
         if not recorded["options"][name]:  # as runs have it that were made before there were such
             del recorded["options"][name]
     return recorded
-
-
-def config_from(cls: type[C], recorded: Mapping[str, Any], **changes: Any) -> C:
-    """Make a config of a run's config.json again."""
-    known: dict[str, Any] = {field.name: recorded[field.name] for field in fields(cls) if field.name in recorded}
-    try:
-        return replace(checked(cls, known, "field config"), **changes)
-    except UserError as error:
-        raise UserError(f"{changes.get('out', Path()) / CONFIG}: {error}") from error
 
 
 def own_tensors(tensors: Mapping[str, NDArray[Any]], owner: str = "agent.") -> dict[str, NDArray[Any]]:

@@ -13,9 +13,9 @@ from protovalue.evaluate.aggregate import Estimate, mean_interval
 from protovalue.evaluate.config import EvaluateConfig
 from protovalue.online.config import OnlineConfig
 from protovalue.online.linear_dqn import encoder_checksum
-from protovalue.online.loop import config_from
 from protovalue.report.cells import EVALUATION, CellResult, read_agents, read_cell, read_evaluation
 from protovalue.report.results import Results
+from protovalue.runs import config_from
 from protovalue.study.settings import words
 
 
