@@ -36,6 +36,23 @@ def test_one_task_without_pairs_is_welch() -> None:
     assert (found.units, found.paired) == ((5, 3), False)
 
 
+def test_a_side_with_fewer_data_sets_is_compared_on_those() -> None:
+    """The second and fourth of five: both sides have them, in whatever order."""
+    some = {("data", 3): Y[3], ("data", 1): Y[1]}
+    expected = stats.ttest_rel([X[1], X[3]], [Y[1], Y[3]]).confidence_interval(0.95)
+    for x, y, sign in ((units(X), some, 1), (some, units(X), -1)):
+        found = difference({"a": x}, {"a": y})
+        assert sign * found.estimate.point == pytest.approx(((5 - 4) + (6 - 4)) / 2)
+        low, high = sorted((sign * found.estimate.low, sign * found.estimate.high))
+        assert (low, high) == pytest.approx((expected.low, expected.high))
+        assert (found.units, found.paired) == ((2, 2), True)
+
+
+def test_sides_that_share_some_data_sets_alone_are_not_paired() -> None:
+    found = difference({"a": {("data", 0): 1.0, ("data", 1): 2.0}}, {"a": {("data", 1): 1.0, ("data", 2): 5.0}})
+    assert (found.estimate.point, found.units, found.paired) == (-1.5, (2, 2), False)
+
+
 def test_several_tasks_by_hand() -> None:
     """Pairs 1, 3 and pairs 0, 0, 6: means 2 and 2, variances of the means 2 / 2 = 1 and 12 / 3 = 4.
 

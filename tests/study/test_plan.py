@@ -35,6 +35,19 @@ def changed(old: str, new: str) -> set[str]:
     return {kind for kind in KINDS if ids(TINY, kind) != ids(other, kind)}
 
 
+def test_a_method_may_have_the_first_encoders_alone() -> None:
+    """Its first encoder is what it was; the second of the other method, and the agents of both, do not move."""
+    fewer = TINY.replace("[methods.random]", "[methods.random]\nencoders = 1")
+    kept = {(cell.method, cell.pretraining_seed): cell for cell in plan(parse(fewer), ROOT).cells}
+    whole = {(cell.method, cell.pretraining_seed): cell for cell in plan(parse(TINY), ROOT).cells}
+    assert set(whole) - set(kept) == {("random", 1)}
+    assert all(whole[key] == cell for key, cell in kept.items())
+    crossed = TINY.replace("[seeds]", "[seeds]\ndata = 2").replace("tasks = 8", "tasks = 8\nencoders = 3")
+    cells = plan(parse(crossed.replace("[methods.dqn]", "[methods.bc]\n\n[methods.dqn]")), ROOT).cells
+    seeds = [(cell.data_seed, cell.pretraining_seed) for cell in cells if cell.method == "pvn"]
+    assert seeds == [(0, 0), (0, 1), (1, 0)]
+
+
 def test_the_grid_is_laid_out_once() -> None:
     laid_out = plan(parse(TINY), ROOT)
     # 1 data set; 2 methods x 2 seeds; as many runs of agents; 1 dqn; 4 + 1 evaluations; 1 random policy

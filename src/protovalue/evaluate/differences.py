@@ -2,7 +2,8 @@
 
 A unit is what was drawn independently: a data set with all that was trained on it, or an encoder where all share one
 data set. It enters by the mean of its encoders, each by the mean of its agents. Units of two methods that stand on the
-same data set are a pair; their differences are looked at, so that what the data set brings to both cancels.
+same data set are a pair; their differences are looked at, so that what the data set brings to both cancels. A method
+with fewer data sets is compared on those.
 """
 
 import math
@@ -63,8 +64,11 @@ def difference(x: Mapping[str, Units], y: Mapping[str, Units]) -> Difference:
     point = float(np.mean(points))
     variances = np.array([variance for variance, _ in parts]) / len(tasks) ** 2
     variance = float(variances.sum())
-    units = (min(len(x[task]) for task in tasks), min(len(y[task]) for task in tasks))
-    paired = all(_pairs(x[task], y[task]) is not None for task in tasks)
+    found = [_pairs(x[task], y[task]) for task in tasks]
+    paired = all(pairs is not None for pairs in found)
+    least = [min(len(side[task] if pairs is None else pairs) for task, pairs in zip(tasks, found, strict=True))
+             for side in (x, y)]  # fmt: skip
+    units = (least[0], least[1])
     if not math.isfinite(variance):
         return Difference(Estimate(point), len(tasks), units, paired, math.nan)
     spread = sum(own**2 / free for own, (_, free) in zip(variances, parts, strict=True))
@@ -73,8 +77,12 @@ def difference(x: Mapping[str, Units], y: Mapping[str, Units]) -> Difference:
 
 
 def _pairs(x: Units, y: Units) -> NDArray[np.float64] | None:
-    """Return the differences of units that stand on the same; None where they do not."""
-    return np.array([x[unit] - y[unit] for unit in x]) if set(x) == set(y) else None
+    """Return the differences of units that stand on the same; None where neither side has all units of the other.
+
+    Where one side has units that the other has not, these do not count.
+    """
+    both = [unit for unit in x if unit in y]
+    return np.array([x[unit] - y[unit] for unit in both]) if len(both) == min(len(x), len(y)) else None
 
 
 def _variance_of_mean(sample: NDArray[np.float64]) -> float:

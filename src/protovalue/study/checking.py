@@ -46,6 +46,7 @@ def refuse_unused(
         if len(seeds.pretraining) > 1 and "{seed}" not in entry.source:
             what = "source: found no {seed}, expected it with several pretraining seeds"
             raise source.error(["methods", entry.name, "source"], what)
+    _refuse_encoders(source, [*learned, *released], seeds)
     if DQN in values and all(entry.method != DQN for entry in methods):
         raise source.error([DQN], "dqn: found with no method dqn, expected [methods.dqn]")
     if "tasks" in values and not any(entry.has_tasks and "tasks" not in entry.settings for entry in learned):
@@ -61,6 +62,19 @@ def refuse_unused(
         takers = [entry for entry, count in encoders if key in RANDOM_KEEPS or not entry.untrained(count)]
         if all(key in entry.settings for entry in takers):
             raise source.error(["pretrain", key], f"{key}: found with no method that takes it from [pretrain]")
+
+
+def _refuse_encoders(source: Source, methods: Sequence[MethodEntry], seeds: Seeds) -> None:
+    """Refuse a method more encoders than there are, and encoders that no method has."""
+    count = len(seeds.encoders(learns=True))
+    for entry in methods:
+        if entry.encoders is not None and entry.encoders > count:
+            what = f"encoders: found {entry.encoders}, expected at most {count}, as many as [seeds] gives"
+            raise source.error(["methods", entry.name, "encoders"], what)
+    if methods and all((entry.encoders or count) < count for entry in methods):
+        most = max(entry.encoders or 0 for entry in methods)
+        what = f"seeds: found {count} encoders, expected {most}, the most that a method has"
+        raise source.error(["seeds"], what)
 
 
 def refuse_overridden(source: Source, values: Mapping[str, Any], given: Mapping[str, Given], collected: bool) -> None:

@@ -15,8 +15,8 @@ from protovalue.study.model import DQN, RANDOM, RANDOM_KEEPS, RELEASED, RELEASED
 from protovalue.study.settings import check_keys, check_names, field_names, settings
 from protovalue.study.values import NAME, NAME_TEXT, read_text
 
-METHOD_KEYS = ("method", "title", "env")  # of a method's table, beside its settings
-RELEASED_KEYS = ("kind", "source", "title", "env")  # the same where encoders are imported
+METHOD_KEYS = ("method", "title", "env", "encoders")  # of a method's table, beside its settings
+RELEASED_KEYS = ("kind", "source", "title", "env", "encoders")  # the same where encoders are imported
 
 
 def read_methods(
@@ -43,6 +43,9 @@ def read_methods(
         if method == DQN:
             for key in own:
                 raise source.error([*path, key], f"{key}: found in [methods.{name}], expected it in [dqn]")
+            if "encoders" in table:
+                what = f"encoders: found in [methods.{name}], expected seeds in [dqn]: it has no encoders"
+                raise source.error([*path, "encoders"], what)
             entries.append(MethodEntry(name, title, method, environments=environments))
             continue
         try:
@@ -55,7 +58,9 @@ def read_methods(
         checked = settings(source, path, own, config)
         check_names(source, path, checked)
         code = checksum([method, checked.get("indicator"), checked.get("architecture", shared.get("architecture"))])
-        entries.append(MethodEntry(name, title, method, checked, code, environments))
+        entries.append(
+            MethodEntry(name, title, method, checked, code, environments, encoders=_encoders(source, path, table))
+        )
     ends = [entry for entry in entries if entry.method == DQN]
     if len(ends) > 1:
         raise source.error(["methods", ends[1].name], "methods: found dqn twice, expected one: [dqn] has its settings")
@@ -86,7 +91,16 @@ def _released(source: Source, path: list[str], table: Mapping[str, Any], given: 
     checked = {"width": RELEASED_WIDTH, **settings(source, path, own, ImportEncoderConfig)}
     title = read_text(source, path, table, "title", path[-1])
     environments = own_environments(source, path, table, given)
-    return MethodEntry(path[-1], title, RELEASED, checked, "", environments, template)
+    encoders = _encoders(source, path, table)
+    return MethodEntry(path[-1], title, RELEASED, checked, "", environments, template, encoders)
+
+
+def _encoders(source: Source, path: list[str], table: Mapping[str, Any]) -> int | None:
+    """Read how many of the study's encoders a method has; None is all."""
+    found = table.get("encoders")
+    if found is not None and (not isinstance(found, int) or isinstance(found, bool) or found < 1):
+        raise source.error([*path, "encoders"], f"encoders: found {found!r}, expected a whole number from 1 on")
+    return found
 
 
 def _identity(entry: MethodEntry) -> tuple[Any, ...]:

@@ -86,6 +86,8 @@ class MethodEntry:
     """What its agents play in; empty where it is what all play in."""
     source: str = ""
     """Of encoders that others released, in place of pretraining: a template; {game} and {seed} are filled in."""
+    encoders: int | None = None
+    """How many of the study's encoders it has, the first ones; None is all."""
 
     @property
     def pretrains(self) -> bool:

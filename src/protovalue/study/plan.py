@@ -132,7 +132,7 @@ class _Planner:
                     if self.study.normalise == DQN:
                         random_policy[env_name(env)] = self.random_policy(own[0])
                 elif entry.method == RELEASED:
-                    seeds = self.study.seeds.pretraining
+                    seeds = self.study.seeds.pretraining[: entry.encoders]
                     cells += [self.released_cell(env, entry, number, seed) for number, seed in enumerate(seeds)]
                 else:
                     cells += self.encoder_cells(env, entry)
@@ -147,7 +147,8 @@ class _Planner:
         """Plan the cells of a method: the same numbers, and so the same agents' seeds, for every width and method."""
         for width in (None,) if "width" in entry.settings else self.study.widths:
             for tasks in entry.grid(self.study.tasks):
-                for number, (data_seed, seed) in enumerate(self.study.seeds.encoders(entry.learns(tasks))):
+                seeds = self.study.seeds.encoders(entry.learns(tasks))[: entry.encoders]
+                for number, (data_seed, seed) in enumerate(seeds):
                     yield self.encoder_cell(env, entry, number, data_seed, seed, width, tasks)
 
     def encoder_cell(
