@@ -10,7 +10,6 @@ which, and what the load was.
 import copy
 import json
 import os
-import resource
 import statistics
 import subprocess
 import sys
@@ -324,13 +323,19 @@ def worker(variant: dict[str, Any]) -> None:
     serve(ours.step if ours else matmul_step() if kind == "matmul" else reference_step(folder), ours)
 
 
+def peak() -> float:
+    """Return the most memory that this process has had [MiB]; getrusage's begins with what its parent had."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
+
+
 def serve(step: Callable[[], dict[str, float]], ours: "Ours | None" = None) -> None:
     """Answer requests until there are no more."""
     for line in sys.stdin:
         request = line.strip()
         answer: dict[str, float]
         if request == "peak":
-            answer = {"mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
+            answer = {"mib": peak()}
         elif request in ("around", "profile"):
             answer = getattr(ours, request)()
         else:
@@ -542,8 +547,7 @@ def encoder_memory(width: int, recompute: bool) -> dict[str, float]:
         start = clock()
         encoder(torch.zeros(batch, 4, 84, 84, dtype=torch.uint8)).sum().backward()
         found[f"seconds {batch}"] = clock() - start
-        lines = Path("/proc/self/status").read_text().splitlines()
-        found[f"peak {batch}"] = next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
+        found[f"peak {batch}"] = peak()
     return found
 
 
