@@ -251,6 +251,8 @@ def test_profiles_and_ablations_and_scaling_say_their_runs(made: Any, scores: An
     ]
     scaling = figures.scaling_figure(points, "optimality gap", "3 encoders", "Note.")
     np.testing.assert_allclose(np.asarray(scaling.axes[0].lines[1].get_xydata()), [[10, 1 / 20], [50, 1 / 100]])
+    axis = scaling.axes[0].xaxis
+    assert (axis.get_scale(), axis.get_ticklocs().tolist()) == ("symlog", sorted({point.tasks for point in points}))
     for figure in (profile, ablation, scaling):
         assert "3 encoders" in texts(figure)
 

@@ -3,7 +3,7 @@
 import io
 import math
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import wraps
 from pathlib import Path
 from typing import Any, ParamSpec
@@ -299,13 +299,22 @@ def scaling_figure(points: Sequence[ScalingPoint], ylabel: str, runs: str, note:
         levels = [p.estimate.point for p in points if p.panel == panel]
         room = 0.3 * (max(levels) - min(levels)) or 0.1
         axes.set_ylim(min(levels) - room, max(levels) + room)  # wider bands are cut: lines are what is compared
-        axes.set(xlabel="number of tasks m", ylabel=ylabel, title=game_title(panel))
-        axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+        axes.set(ylabel=ylabel, title=game_title(panel))
+        _tasks_axis(axes, {point.tasks for point in points})
     for axes in panels[len(panels_of) :]:
         axes.set_visible(False)
     _width_legend(figure, widths, shades)
     _foot(figure, f"{note} {runs}.")
     return figure
+
+
+def _tasks_axis(axes: Axes, tasks: Collection[int]) -> None:
+    """Draw numbers of tasks by their logarithm, none beside one, with a mark at each that was run."""
+    axes.set_xscale("symlog", base=2, linthresh=1)
+    axes.set_xticks(sorted(tasks))
+    axes.minorticks_off()
+    axes.xaxis.set_major_formatter(FuncFormatter(_thousands))
+    axes.set_xlabel("number of tasks m")
 
 
 def _shades(widths: Sequence[float]) -> dict[float, Any]:
@@ -338,9 +347,8 @@ def grid_figure(rows: Sequence[GridCell]) -> Figure:
                 [row.tasks for row in own], [number(row) for row in own], color=shades[width],
                 marker=MARKERS[i % len(MARKERS)], markersize=5.5, linewidth=1.9,
             )  # fmt: skip
-        axes.set_xscale("symlog", base=2, linthresh=1)
-        axes.xaxis.set_major_formatter(FuncFormatter(_thousands))
-        axes.set(xlabel="number of tasks m", title=name)
+        axes.set(title=name)
+        _tasks_axis(axes, {row.tasks for row in rows})
     _width_legend(figure, widths, shades)
     _foot(figure, "Means over games and encoders. The loss is that of the last tenth of pretraining.")
     return figure
