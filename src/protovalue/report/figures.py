@@ -312,6 +312,7 @@ def _tasks_axis(axes: Axes, tasks: Collection[int]) -> None:
     """Draw numbers of tasks by their logarithm, none beside one, with a mark at each that was run."""
     axes.set_xscale("symlog", base=2, linthresh=1)
     axes.set_xticks(sorted(tasks))
+    axes.set_xlim(-0.3 if 0 in tasks else 0.8 * min(tasks), 1.25 * max(tasks))
     axes.minorticks_off()
     axes.xaxis.set_major_formatter(FuncFormatter(_thousands))
     axes.set_xlabel("number of tasks m")
