@@ -429,6 +429,9 @@ def test_the_shipped_studies_are_valid() -> None:
     assert sizes["minatar-scaling-epsilon"] == (1, 2, 4 * 8 * 3 + 3)
     assert sizes["minatar-claims"] == (5, 9, 5 * (8 * 5 + 5))
     assert sizes["minatar-claims-random"] == (3, 9, 3 * (8 * 3 + 3))
+    for name in ("minatar-methods", "minatar-methods-random"):
+        assert sizes[name] == (5, 14, 5 * (5 * 5 + 8 * 3 + 5))
+    assert sizes["minatar-scaling"] == (2, 2, 2 * (4 * 8 * 3 + 3))
     assert sizes["paper-released"] == (46, 1, 46 * 3)
     assert set(sizes) == {
         "demo",
@@ -436,6 +439,8 @@ def test_the_shipped_studies_are_valid() -> None:
         *twins,
         "minatar-claims",
         "minatar-claims-random",
+        "minatar-methods",
+        "minatar-methods-random",
         "minatar-scaling-epsilon",
     }
 
