@@ -48,6 +48,18 @@ def test_a_method_may_have_the_first_encoders_alone() -> None:
     assert seeds == [(0, 0), (0, 1), (1, 0)]
 
 
+def test_an_untrained_encoder_has_one_address_however_others_are_trained() -> None:
+    def encoders(text: str) -> dict[str, str | None]:
+        return {cell.method: cell.encoder for cell in plan(parse(text), ROOT).cells if cell.method != "dqn"}
+
+    usual = encoders(TINY)
+    for setting in ("learning_rate = 0.5", "adam_epsilon = 0.5", "precision = 'bfloat16'"):
+        other = encoders(TINY.replace("batch_size = 16", f"batch_size = 17\n{setting}\nwidth = 1"))
+        assert other["random"] == usual["random"], setting
+        assert other["pvn"] != usual["pvn"], setting
+    assert encoders(TINY.replace("batch_size = 16", "width = 0.5"))["random"] != usual["random"]
+
+
 def test_the_grid_is_laid_out_once() -> None:
     laid_out = plan(parse(TINY), ROOT)
     # 1 data set; 2 methods x 2 seeds; as many runs of agents; 1 dqn; 4 + 1 evaluations; 1 random policy

@@ -284,8 +284,10 @@ class _Planner:
     def pretrain(
         self, env: str, config: PretrainConfig, used: PretrainConfig, data: _Data, code: str
     ) -> tuple[Stage, str]:
-        content = {**self.content(used, env), "code": code}
-        mark = address("pretrain", content, [data.address])
+        looked_at = self.content(used, env)
+        for name in method_class(config.method).unused(used):  # what a preset filled in all the same
+            looked_at.pop(name, None)
+        mark = address("pretrain", {**looked_at, "code": code}, [data.address])
         folder = f"pretrain/{_game(env)}-{self.describe(used)}-s{config.seed}-{mark}"
         command = ("pvn", "pretrain", *words(replace(config, out=self.root / folder), (), ("method", "data")))
         steps = 0 if config.method == RANDOM else (used.steps)
