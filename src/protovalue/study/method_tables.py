@@ -44,8 +44,8 @@ def read_methods(
             for key in own:
                 raise source.error([*path, key], f"{key}: found in [methods.{name}], expected it in [dqn]")
             if "encoders" in table:
-                what = f"encoders: found in [methods.{name}], expected seeds in [dqn]: it has no encoders"
-                raise source.error([*path, "encoders"], what)
+                reason = f"encoders: found in [methods.{name}], expected seeds in [dqn]: it has no encoders"
+                raise source.error([*path, "encoders"], reason)
             entries.append(MethodEntry(name, title, method, environments=environments))
             continue
         try:
