@@ -75,7 +75,7 @@ SMALLER = {
     "online": "--steps 40 --replay-min 20",
     "dqn": "--steps 40 --replay-min 20",
     "evaluate": "--episodes 2",
-    "probe": "--states 400 --epochs 1 --random 1",
+    "probe": "--states 900 --epochs 1 --random 1",
     "sets": "",
     "study plan": "--measure no",
     "study run": "--jobs 1",

@@ -61,6 +61,13 @@ def test_atari_has_its_landmark(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "agent localization" in {variable["category"] for variable in found["variables"]}
 
 
+def test_too_few_states_for_an_episode_of_atari_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["random:nature:0.25", "--env", "atari/Boxing", "--states", "512", "--random", "0"]  # 64 of each game
+    code, _, err = run(capsys, *words, "--out", str(tmp_path / "probe"))
+    assert code == 2
+    assert "--states: found 512, expected more: none of the 8 games that play side by side lasts longer than 64" in err
+
+
 def test_what_cannot_be_probed_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for words, said in (
         ([], "ENCODERS: found none, expected folders of pretraining runs"),

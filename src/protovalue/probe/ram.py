@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from protovalue.envs.atari import game_names
 from protovalue.envs.base import Env
-from protovalue.errors import unknown
+from protovalue.errors import UserError, unknown
 from protovalue.evaluate.probe_file import Variable
 from protovalue.probe.labels import SHORTEST, Labelled
 from protovalue.progress import ProgressBar
@@ -122,6 +122,9 @@ def ram_states(env: Env, states: int, seed: int, quiet: bool = False) -> Labelle
             bar.advance(env.num_envs)
     episodes = np.array([number for _, number, _ in kept])
     long = np.flatnonzero(np.bincount(episodes)[episodes] > SHORTEST)
+    if not len(long):
+        what = f"more: none of the {len(set(numbers))} games that play side by side lasts longer than {SHORTEST} steps"
+        raise UserError(f"--states: found {states}, expected {what}")
     observations = np.stack([kept[i][0] for i in long])
     labels = np.stack([kept[i][2] for i in long]).astype(np.int64)
     return Labelled(observations, episodes[long], labels, tuple(variable for variable, _ in table), ENTROPY)
