@@ -363,6 +363,56 @@ PROBES: dict[tuple[str, str], Check] = {
 }
 
 
+# Sets
+
+SETS_OF = "pretrain --data {breakout} --steps 1 --batch-size 4 --width 0.25 --out {out} --tasks"
+
+
+@made("sets")
+def _sets(world: World) -> Path:
+    return world.good(f"{SETS_OF} 3").out
+
+
+@made("more sets")
+def _more_sets(world: World) -> Path:
+    return world.good(f"{SETS_OF} 4").out
+
+
+@made("sets of data that moved")
+def _sets_of_moved(world: World) -> tuple[Path, Path]:
+    data = world.good("collect minatar/breakout --steps 60 --out {out}").out
+    run = world.good(f"pretrain --data {data} --steps 1 --batch-size 4 --width 0.25 --tasks 3 --out {{out}}").out
+    return run, data.rename(data.with_name(f"{data.name}-moved"))
+
+
+def _sets_data(world: World) -> None:
+    run, moved = world["sets of data that moved"]
+    assert world.run(f"sets {run}").code == 2
+    assert "3 sets on 60 transitions" in world.good(f"sets {run} --data {moved}").printed
+
+
+def _sets_picture(world: World) -> None:
+    ran = world.good("sets {sets} --picture {out}.png")
+    assert ran.out.with_name(f"{ran.out.name}.png").read_bytes().startswith(b"\x89PNG")
+
+
+def _sets_rows(world: World) -> None:
+    drawn = [world.good(f"sets {{sets}} --picture {{out}}.png --rows {rows}").out for rows in (1, 2)]
+    one, two = (out.with_name(f"{out.name}.png").read_bytes() for out in drawn)
+    assert one[16:20] == two[16:20]  # as wide, and higher
+    assert int.from_bytes(one[20:24]) < int.from_bytes(two[20:24])
+
+
+SETS: dict[tuple[str, str], Check] = {
+    ("sets", "run"): differ("sets {sets}", "sets {more sets}", printed),
+    ("sets", "data"): both(_sets_data, refused("sets {sets} --data {breakout again}", "--data: found a data set with")),
+    ("sets", "picture"): _sets_picture,
+    ("sets", "rows"): both(
+        _sets_rows, refused("sets {sets} --rows 2", "--rows: found 2, expected it with --picture only")
+    ),
+}
+
+
 # The tabular page
 
 
@@ -490,6 +540,7 @@ CHECKS: dict[tuple[str, str], Check] = {
     **STUDIES,
     **REPORTS,
     **PROBES,
+    **SETS,
     **TABULAR,
     ("list", "kind"): differ("list encoders", "list methods", printed),
     ("list", "name"): differ("list encoders impala", "list encoders {wide}", printed),

@@ -6,7 +6,9 @@ from typing import Annotated
 
 from tyro.conf import Positional
 
-from protovalue.config import COUNT, INPUT, PLACE, RESULT, Settings
+from protovalue.config import COUNT, INPUT, PLACE, RESULT, Only, Settings
+
+ROWS = 8
 
 
 @dataclass(frozen=True)
@@ -25,5 +27,9 @@ class SetsConfig(Settings):
     """Its data set, if that is not where it was any more."""
     picture: Annotated[Path | None, PLACE] = None
     """PNG file to draw: a row for each of some sets, with how their states differ from others, and some of them."""
-    rows: Annotated[int, RESULT, COUNT] = 8
+    rows: Annotated[int, RESULT, COUNT] = ROWS
     """Sets to draw, evenly spaced among all."""
+
+    def dependent(self) -> dict[str, Only]:
+        """Return what only a picture has."""
+        return {"rows": Only(self.picture is not None, "it with --picture only", ROWS)}
