@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 
-PATIENCE = 120.0  # seconds until a cluster that does not start is given up
+PATIENCE = 600.0  # seconds until a cluster that does not start is given up
 
 
 def free_ports(count: int) -> list[int]:
