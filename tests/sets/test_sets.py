@@ -10,12 +10,32 @@ from PIL import Image
 
 from protovalue.cli import main
 from protovalue.data.dataset import Dataset
-from protovalue.sets.command import different, numbers
+from protovalue.sets.command import different, numbers, some_episodes
 
 
-def episodes(*lengths: int) -> Dataset:
+def data_of(*lengths: int) -> Dataset:
     starts = np.concatenate([[0], np.cumsum(lengths)[:-1]])
-    return cast("Dataset", SimpleNamespace(starts=starts))
+    sizes = {"num_episodes": len(lengths), "num_transitions": sum(lengths)}
+    return cast("Dataset", SimpleNamespace(starts=starts, lengths=np.array(lengths), **sizes))
+
+
+@pytest.mark.parametrize(
+    ("most", "index", "starts"),
+    [
+        (20, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9], [0, 2, 5, 6]),  # all
+        (5, [0, 1], [0]),  # with the last one it would be 6
+        (1, [0, 1], [0]),  # one episode, however long
+    ],
+)
+def test_a_large_data_set_is_looked_at_in_whole_episodes(most: int, index: list[int], starts: list[int]) -> None:
+    """Four episodes of 2, 3, 1 and 4 transitions, 2.5 in the mean."""
+    found, begins = some_episodes(data_of(2, 3, 1, 4), most)
+    assert (found.tolist(), begins.tolist()) == (index, starts)
+
+
+def test_episodes_are_spread_over_the_data() -> None:
+    found, begins = some_episodes(data_of(2, 2, 2, 2, 2), 6)
+    assert (found.tolist(), begins.tolist()) == ([0, 1, 4, 5, 8, 9], [0, 2, 4])
 
 
 def test_visits_end_with_their_episode() -> None:
@@ -23,15 +43,15 @@ def test_visits_end_with_their_episode() -> None:
     rewards = np.array(
         [[1, 0, 0], [1, 1, 0], [0, 0, 0], [0, 1, 0], [0, 1, 0], [1, 0, 0], [0, 0, 0]], bool
     )  # fmt: skip
-    found = numbers(rewards, episodes(4, 3), np.array([1.0, 2.0, 3.0]))
+    found = numbers(rewards, np.array([0, 4]), np.array([1.0, 2.0, 3.0]))
     assert found.share.tolist() == [3 / 7, 3 / 7, 0]
     assert found.stay[:2].tolist() == [1.5, 1.0]  # steps 0 and 1, then 5; steps 1, 3 and 4, of two episodes
     assert np.isnan(found.stay[2])
     assert found.episodes.tolist() == [1.0, 1.0, 0.0]
     assert found.spread.tolist() == [1.0, 2.0, 3.0]
-    first = numbers(rewards[:4], episodes(4), np.zeros(3))
+    first = numbers(rewards[:4], np.array([0]), np.zeros(3))
     assert first.episodes.tolist() == [1.0, 1.0, 0.0]
-    assert numbers(rewards[4:], episodes(1, 2), np.zeros(3)).episodes.tolist() == [0.5, 0.5, 0.0]
+    assert numbers(rewards[4:], np.array([0, 1]), np.zeros(3)).episodes.tolist() == [0.5, 0.5, 0.0]
 
 
 @pytest.mark.parametrize(

@@ -55,20 +55,19 @@ def difference(x: Mapping[str, Units], y: Mapping[str, Units]) -> Difference:
     tasks = [task for task in x if task in y]
     if not tasks:
         raise ValueError(f"tasks: found {sorted(x)} and {sorted(y)}, expected at least one on both sides")
-    points, parts = [], list[tuple[float, int]]()
+    points, parts, counts = [], list[tuple[float, int]](), list[tuple[int, int]]()
+    paired = True
     for task in tasks:
         pairs = _pairs(x[task], y[task])
         samples = [pairs] if pairs is not None else [np.array([*side[task].values()]) for side in (x, y)]
         points.append(float(samples[0].mean() - (0.0 if pairs is not None else samples[1].mean())))
         parts += [(_variance_of_mean(sample), len(sample) - 1) for sample in samples]
+        counts.append((len(samples[0]), len(samples[-1])))
+        paired = paired and pairs is not None
     point = float(np.mean(points))
     variances = np.array([variance for variance, _ in parts]) / len(tasks) ** 2
     variance = float(variances.sum())
-    found = [_pairs(x[task], y[task]) for task in tasks]
-    paired = all(pairs is not None for pairs in found)
-    least = [min(len(side[task] if pairs is None else pairs) for task, pairs in zip(tasks, found, strict=True))
-             for side in (x, y)]  # fmt: skip
-    units = (least[0], least[1])
+    units = (min(one for one, _ in counts), min(other for _, other in counts))
     if not math.isfinite(variance):
         return Difference(Estimate(point), len(tasks), units, paired, math.nan)
     spread = sum(own**2 / free for own, (_, free) in zip(variances, parts, strict=True))

@@ -5,7 +5,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -35,7 +35,6 @@ from protovalue.schema import require as expect
 
 WATCH_EVERY = 10  # updates between those whose numbers are logged; a loss that is not finite stays so
 RECENT = 100  # training episodes of each seed that the summary's mean return is over
-C = TypeVar("C", bound=AgentConfig)
 
 
 def epsilon_at(step: int, start: float, end: float, wait: int, steps: int) -> float:

@@ -20,6 +20,7 @@ from protovalue.runs import CONFIG, config_from, read_run
 from protovalue.sets.config import SetsConfig
 
 COLUMNS = 8  # states of a set that are drawn
+MOST = 200_000  # transitions that are looked at
 SEEN = 512  # states of a set, and of all, whose mean is drawn
 
 
@@ -42,9 +43,11 @@ def sets_command(config: SetsConfig) -> None:
     if config.picture is not None:
         check_place(config.picture.parent)
     method = open_method(config)
-    rewards = method.rewards(np.arange(method.data.num_transitions))
-    found = numbers(rewards, method.data, method.spreads())
-    print(f"{config.run}: {rewards.shape[1]} sets on {len(rewards):,} transitions of {method.data.env_id}")
+    data, (index, starts) = method.data, some_episodes(method.data)
+    rewards = method.rewards(index)
+    found = numbers(rewards, starts, method.spreads())
+    part = f" of {data.num_transitions:,}" if len(index) < data.num_transitions else ""
+    print(f"{config.run}: {rewards.shape[1]} sets on {len(index):,}{part} transitions of {data.env_id}")
     print(f"{'':<34}{'least':>9}{'median':>9}{'most':>9}")
     names = {
         "share": "share of the states",
@@ -59,7 +62,7 @@ def sets_command(config: SetsConfig) -> None:
     print(f"{'different sets (effective rank)':<34}{different(rewards):>9.1f}")
     if config.picture is not None:
         image = io.BytesIO()
-        sheet(method.data, rewards, found, config.rows).save(image, "PNG")
+        sheet(data, index, rewards, found, config.rows).save(image, "PNG")
         config.picture.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(config.picture, image.getvalue())
         print(f"picture: {config.picture}")
@@ -81,15 +84,28 @@ def open_method(config: SetsConfig) -> ProtoValueNetwork:
     return ProtoValueNetwork(made, data, data.observation_shape, "cpu")
 
 
-def numbers(rewards: NDArray[np.bool_], data: Dataset, spread: NDArray[np.float64]) -> SetNumbers:
-    """Count how the transitions of a data set enter and leave sets, given their rewards (transitions, m)."""
+def some_episodes(data: Dataset, most: int = MOST) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the transitions of whole episodes, evenly spaced, of at most `most` or one episode; and where each starts.
+
+    Starts are counted in what is returned.
+    """
+    mean = data.num_transitions / data.num_episodes
+    chosen = np.unique(np.linspace(0, data.num_episodes - 1, max(1, int(most / mean))).astype(np.int64))
+    chosen = chosen[: max(1, int(np.searchsorted(np.cumsum(data.lengths[chosen]), most, side="right")))]
+    lengths = data.lengths[chosen]
+    index = np.concatenate([data.starts[one] + np.arange(data.lengths[one]) for one in chosen])
+    return index, np.cumsum(lengths) - lengths
+
+
+def numbers(rewards: NDArray[np.bool_], starts: NDArray[np.int64], spread: NDArray[np.float64]) -> SetNumbers:
+    """Count how episodes, which start at `starts`, enter and leave sets, given their rewards (transitions, m)."""
     entered = rewards.copy()
     entered[1:] &= ~rewards[:-1]
-    entered[data.starts] = rewards[data.starts]  # an episode that begins in a set enters it
+    entered[starts] = rewards[starts]  # an episode that begins in a set enters it
     visits = entered.sum(axis=0)
     with np.errstate(invalid="ignore"):
         stay = rewards.sum(axis=0) / np.where(visits > 0, visits, np.nan)
-    met = np.logical_or.reduceat(rewards, data.starts, axis=0)
+    met = np.logical_or.reduceat(rewards, starts, axis=0)
     return SetNumbers(rewards.mean(axis=0), stay, met.mean(axis=0), spread)
 
 
@@ -101,18 +117,23 @@ def different(rewards: NDArray[np.bool_]) -> float:
     return effective_rank(torch.from_numpy(centred[:, useful] / scale[useful])) if useful.any() else 0.0
 
 
-def sheet(data: Dataset, rewards: NDArray[np.bool_], found: SetNumbers, rows: int) -> Image.Image:
-    """Draw a row for each of some sets: its mean frame less that of all, then some of its states."""
+def sheet(
+    data: Dataset, index: NDArray[np.int64], rewards: NDArray[np.bool_], found: SetNumbers, rows: int
+) -> Image.Image:
+    """Draw a row for each of some sets: its mean frame less that of all, then some of its states.
+
+    `rewards` are those of the transitions in `index`.
+    """
     tasks = np.unique(np.linspace(0, rewards.shape[1] - 1, rows).astype(int))
     size = ((COLUMNS + 1) * (TILE + GAP) + GAP, len(tasks) * (TILE + LABEL + GAP) + GAP)
     image = Image.new("RGB", size, BACKGROUND)
     draw, font = ImageDraw.Draw(image), ImageFont.load_default(11)
-    usual = _mean(data, np.arange(len(rewards)))
+    usual = _mean(data, index)
     for row, task in enumerate(tasks):
         y = GAP + row * (TILE + LABEL + GAP)
         text = f"set {task + 1}: {found.share[task]:.1%} of the states, {found.stay[task]:.1f} steps a stay, in "
         draw.text((GAP, y), f"{text}{found.episodes[task]:.0%} of the episodes", (220, 220, 220), font)
-        members = np.flatnonzero(rewards[:, task])
+        members = index[rewards[:, task]]
         if not len(members):
             continue
         image.paste(tile_of(_difference(_mean(data, members), usual)), (GAP, y + LABEL))
