@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, fields
 from pathlib import Path
-from typing import Any, TypeVar, get_origin, get_type_hints
+from typing import Any, TypeVar, get_origin
 
 from protovalue import collecting
 from protovalue.config import Settings, flag
@@ -20,7 +20,7 @@ from protovalue.online.config import DqnConfig, OnlineConfig, seeds_text
 from protovalue.pretrain.config import PretrainConfig
 from protovalue.progress import silenced
 from protovalue.report.config import ReportConfig
-from protovalue.schema import checked
+from protovalue.schema import checked, hints_of
 from protovalue.study.config import StudyRunConfig
 from protovalue.user_code import user_code
 
@@ -182,7 +182,7 @@ def _config(kind: type[C], given: Any, settings: Mapping[str, Any], positional: 
 
 def _from_keywords(kind: type[C], settings: Mapping[str, Any]) -> C:
     """Make a config of keywords: paths may be text, one of several needs no list, options stand beside the rest."""
-    hints = get_type_hints(kind)
+    hints = hints_of(kind)
     own = {one.name for one in fields(EnvOptions)} if hints.get("options") is EnvOptions else set()
     known = {one.name for one in fields(kind)} | own
     values: dict[str, Any] = {}

@@ -3,10 +3,11 @@
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, dataclass, fields
 from pathlib import Path
-from typing import Any, ClassVar, Self, get_args, get_type_hints
+from typing import Any, ClassVar, Self, get_args
 
 from protovalue.errors import UserError
 from protovalue.options import option_words
+from protovalue.schema import hints_of
 
 MOST_THREADS = 4_096
 
@@ -206,7 +207,7 @@ class Settings:
 
 def _path_fields(config: type[Any]) -> dict[str, bool]:
     """Return the fields that are paths, and of each whether it is several."""
-    hints = get_type_hints(config)
+    hints = hints_of(config)
     return {
         one.name: hints[one.name] == tuple[Path, ...]
         for one in fields(config)
@@ -216,7 +217,7 @@ def _path_fields(config: type[Any]) -> dict[str, bool]:
 
 def _marks(config: type[Any]) -> dict[str, tuple[Any, ...]]:
     """Return what every field is annotated with."""
-    hints = get_type_hints(config, include_extras=True)
+    hints = hints_of(config, extras=True)
     return {one.name: tuple(get_args(hints[one.name])[1:]) for one in fields(config)}
 
 

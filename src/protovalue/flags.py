@@ -10,11 +10,12 @@ import textwrap
 from dataclasses import MISSING, field, fields, is_dataclass, make_dataclass, replace
 from decimal import Decimal, InvalidOperation
 from types import NoneType
-from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, TypeVar, get_args, get_origin
 
 from protovalue.config import PRESET, TRAINING, USUAL, Settings, default_of, flag, marked, roles
 from protovalue.errors import UserError, nearest
 from protovalue.presets import in_brackets
+from protovalue.schema import hints_of
 
 S = TypeVar("S", bound=Settings)
 
@@ -50,7 +51,7 @@ def parse(config: type[S], prog: str, args: list[str]) -> S:
             raise
         said = _mended(_one_line(errors.getvalue()), args)
         raise UserError(f"{said} ({_help_of(config, prog, args)} explains)") from None
-    hints, values = get_type_hints(config), dict[str, Any]()
+    hints, values = hints_of(config), dict[str, Any]()
     for one in fields(config):
         where = getattr(found, _field(group[one.name])) if one.name in group else found
         if is_dataclass(hints[one.name]):
@@ -64,7 +65,7 @@ def parse(config: type[S], prog: str, args: list[str]) -> S:
 
 def groups(config: type[Settings]) -> dict[str, str]:
     """Return the group of every option that is not what one usually sets; a short help text has only environments'."""
-    inner = {name: "environment" for name, kind in get_type_hints(config).items() if is_dataclass(kind)}
+    inner = {name: "environment" for name, kind in hints_of(config).items() if is_dataclass(kind)}
     if len(fields(config)) - len(inner) <= FEW:
         return inner
     needed = {one.name for one in fields(config) if default_of(one) is MISSING}
@@ -84,7 +85,7 @@ def _as_typed(config: type[Settings], group: dict[str, str]) -> type[Any]:
     """
     from tyro.conf import OmitArgPrefixes, arg
 
-    options, hints = _options(config), get_type_hints(config)
+    options, hints = _options(config), hints_of(config)
     nested = []
     for name, about in ABOUT.items():
         members = [one for one, its in group.items() if its == name]
@@ -107,7 +108,7 @@ def _options(config: type[Any]) -> list[tuple[str, Any, Any]]:
     """Return name, type and default of every option, with its line of help and what it is when it is not given."""
     from tyro.conf import arg
 
-    hints, plain = get_type_hints(config, include_extras=True), get_type_hints(config)
+    hints, plain = hints_of(config, extras=True), hints_of(config)
     said, rows = _lines_of_help(config), []
     for one in fields(config):
         kind, usual, hint = hints[one.name], default_of(one), None
@@ -193,9 +194,9 @@ def number(text: str) -> float:
 def _check_names(config: type[Settings], prog: str, args: list[str]) -> None:
     """Refuse an option that there is not, and name those that are missing."""
     positional, known = _positional(config), dict[str, bool]()
-    hints = get_type_hints(config)
-    for kind in (config, *(hint for hint in hints.values() if is_dataclass(hint))):
-        for one, hint in get_type_hints(kind).items():
+    hints = hints_of(config)
+    for kind in (config, *(hint for hint in hints.values() if isinstance(hint, type) and is_dataclass(hint))):
+        for one, hint in hints_of(kind).items():
             if one in kind.__dataclass_fields__ and one not in positional and not is_dataclass(hint):
                 switch = bool in (hint, *get_args(hint))
                 known |= {flag(one): switch, **({flag(f"no_{one}"): switch} if switch else {})}
@@ -246,7 +247,7 @@ def _positional(config: type[Any]) -> set[str]:
     from tyro.conf import Positional
 
     (_, mark) = get_args(Positional[int])
-    hints = get_type_hints(config, include_extras=True)
+    hints = hints_of(config, extras=True)
     return {name for name, hint in hints.items() if mark in get_args(hint)[1:]}
 
 

@@ -1,7 +1,6 @@
 """`pvn list`: what there is by name, one line each, and what a file of the user's must define."""
 
 import sys
-import typing
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
@@ -12,6 +11,7 @@ from protovalue.config import PRESET, RESULT, Settings, default_of, require
 from protovalue.options import options_of
 from protovalue.presets import in_brackets, listed
 from protovalue.registry import ENVIRONMENTS, METHODS, REGISTRIES, Registry
+from protovalue.schema import hints_of
 
 USE = {"environments": "FILE.py/NAME", "encoders": "FILE.py", "methods": "FILE.py", "indicators": "FILE.py"}
 
@@ -84,7 +84,7 @@ def _settings(cls: Any) -> dict[str, tuple[Any, str]]:
     if not hasattr(cls, "Config"):
         return {}
     config, shared = cls.Config, METHODS.base_class().Config
-    hints = typing.get_type_hints(config)
+    hints = hints_of(config)
     own = [one for one in fields(config) if one.name not in shared.__dataclass_fields__]
     usual = {one.name: default_of(one) for one in own}
     return {

@@ -181,7 +181,7 @@ def _container(origin: Any, args: tuple[Any, ...], value: Any, path: str, extra:
 def _dataclass(kind: Any, value: Any, path: str, extra: bool, depth: int) -> Any:
     if not isinstance(value, Mapping):
         raise _misfit(path, value, "an object")
-    hints = _hints(kind)
+    hints = hints_of(kind)
     found: dict[str, Any] = {}
     for field in dataclasses.fields(kind):
         at = _join(path, field.name)
@@ -202,9 +202,14 @@ def _dataclass(kind: Any, value: Any, path: str, extra: bool, depth: int) -> Any
         raise FieldError(path, " ".join(str(error).split())) from error
 
 
+def hints_of(kind: Any, extras: bool = False) -> Mapping[str, Any]:
+    """Return the types of a class's fields, with their annotations or without; evaluated once."""
+    return _hints(kind, extras)
+
+
 @cache
-def _hints(kind: Any) -> dict[str, Any]:
-    return typing.get_type_hints(kind)
+def _hints(kind: Any, extras: bool) -> Mapping[str, Any]:
+    return types.MappingProxyType(typing.get_type_hints(kind, include_extras=extras))
 
 
 def _join(path: str, name: str) -> str:

@@ -1,5 +1,6 @@
 """Environments: frame stacks against an independent reconstruction, ends of episodes, seeds, bad names and options."""
 
+import contextlib
 from collections import deque
 from typing import Any
 
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 
 from protovalue.envs.atari import game_names
-from protovalue.envs.registry import make
+from protovalue.envs.registry import frame_shape, make
 from protovalue.errors import UserError
 
 CASES: list[tuple[str, dict[str, Any], int]] = [
@@ -19,6 +20,20 @@ CASES: list[tuple[str, dict[str, Any], int]] = [
     ("atari/Pong", {"stack": 2, "frameskip": 8, "actions": "full"}, 60),
     ("gym/Counting-v0", {"stack": 4}, 60),
 ]
+
+
+@pytest.mark.parametrize(("env_id", "options", "_"), CASES)
+def test_the_shape_of_a_frame_is_told_as_it_will_be(env_id: Any, options: Any, _: Any) -> None:
+    with contextlib.closing(make(env_id, 1, **options)) as env:
+        assert frame_shape(env_id, **options) == env.frame_shape == env.reset(seed=0)[0].shape[2:]
+
+
+@pytest.mark.parametrize("env_id", ["minatar/chess", "atari/Chess", "gym/Chess-v0", "chess/Breakout"])
+def test_there_is_no_shape_where_there_is_no_game(env_id: str) -> None:
+    with pytest.raises(UserError, match="environment"):
+        frame_shape(env_id)
+    with pytest.raises(UserError, match="frameskip"):
+        frame_shape("atari/Breakout", frameskip=0)
 
 
 @pytest.mark.parametrize(("env_id", "options", "steps"), CASES)

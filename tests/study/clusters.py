@@ -56,7 +56,8 @@ def ray_nodes(cpus: tuple[int, ...], memory: int = 1 << 33) -> Iterator[RayNodes
     place = tempfile.mkdtemp(prefix="ray-")  # short: the names of sockets may have 107 characters
     cluster = RayNodes(f"127.0.0.1:{port}")
     ray = str(Path(sys.executable).with_name("ray"))
-    quiet = {**os.environ, "RAY_DISABLE_IMPORT_WARNING": "1", "RAY_ADDRESS": ""}
+    # Ray's jobs give way to all else by default (niceness 15): beside other tests they would hardly go on
+    own = {"RAY_DISABLE_IMPORT_WARNING": "1", "RAY_ADDRESS": "", "RAY_worker_niceness": "0"}
     try:
         for number, count in enumerate(cpus):
             where = (
@@ -68,7 +69,7 @@ def ray_nodes(cpus: tuple[int, ...], memory: int = 1 << 33) -> Iterator[RayNodes
             words = [ray, "start", "--block", "--disable-usage-stats", "--node-ip-address=127.0.0.1", *where, *size]
             said = Path(place) / f"node-{number}"
             with said.open("w") as file:
-                process = subprocess.Popen(words, stdout=file, stderr=file, env=quiet)
+                process = subprocess.Popen(words, stdout=file, stderr=file, env={**os.environ, **own})
             cluster.nodes.append(process)
             started = partial(_says, said, "Ray runtime started")
             wait_until(started, lambda process=process: process.poll() is None)  # type: ignore[misc]

@@ -8,6 +8,8 @@ from gymnasium.vector import AutoresetMode
 from protovalue.envs.base import Array, Env, Family, StepResult
 from protovalue.errors import unknown
 
+FRAME = (84, 84)  # height and width to which the screen is scaled
+
 
 def game_names() -> dict[str, str]:
     """Return ROM by game name, CamelCase as in the paper's table: {"SpaceInvaders": "space_invaders", ...}."""
@@ -39,7 +41,7 @@ class AtariEnv(Env):
             reward_clipping=False,
             use_fire_reset=False,
         )
-        self._describe(env_id, options, num_envs, (84, 84), np.uint8, len(self._ale.ale.get_action_set()))
+        self._describe(env_id, options, num_envs, FRAME, np.uint8, len(self._ale.ale.get_action_set()))
 
     def start(self, seeds: list[int] | None) -> Array:
         """Start an episode in every environment."""
@@ -74,10 +76,19 @@ class Atari(Family):
 
     def make(self, env_id: str, game: str, num_envs: int) -> AtariEnv:
         """Make `num_envs` of one game."""
-        roms = game_names()
-        if game not in roms:
-            raise unknown("environment", env_id, [f"atari/{name}" for name in roms])
-        return AtariEnv(env_id, roms[game], num_envs, self.options)
+        return AtariEnv(env_id, _rom(env_id, game), num_envs, self.options)
+
+    def frame_shape(self, env_id: str, game: str) -> tuple[int, ...]:
+        """Return the shape of a frame, without the quarter of a second that it takes to start an emulator."""
+        _rom(env_id, game)
+        return FRAME
+
+
+def _rom(env_id: str, game: str) -> str:
+    roms = game_names()
+    if game not in roms:
+        raise unknown("environment", env_id, [f"atari/{name}" for name in roms])
+    return roms[game]
 
 
 ENVIRONMENT = Atari

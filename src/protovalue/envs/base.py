@@ -100,6 +100,12 @@ class Family(ABC):
         A family without `games` raises a UserError for an unknown one.
         """
 
+    def frame_shape(self, env_id: str, game: str) -> tuple[int, ...]:
+        """Return the shape of a frame of a game, by making it; a family that knows it need not."""
+        env = self.make(env_id, game, 1)
+        env.close()
+        return env.frame_shape
+
 
 def seed_list(seed: Seeds, num_envs: int) -> list[int] | None:
     """Return one seed per environment: an integer counts upwards as Gymnasium does, a sequence is taken as it is."""

@@ -38,13 +38,25 @@ def make(env_id: str, num_envs: int = 1, **options: Any) -> Env:
     """
     if num_envs < 1:
         raise UserError(f"num_envs: found {num_envs}, expected 1 or more")
+    family, name, game = _with_options(env_id, options)
+    return family.make(name, game, num_envs)
+
+
+def frame_shape(env_id: str, **options: Any) -> tuple[int, ...]:
+    """Return the shape of a frame of an environment; it is refused where `make` refuses it."""
+    family, name, game = _with_options(env_id, options)
+    return family.frame_shape(name, game)
+
+
+def _with_options(env_id: str, options: dict[str, Any]) -> tuple[Family, str, str]:
+    """Return the family of an environment with these options, the environment's name and the game's."""
     resolved, name = resolve(env_id, **options), env_name(env_id)
     family: Family = _family(env_id)(**resolved)
     family.options = resolved
     kind, game = split_env(name)
     if family.games and game not in family.games:
         raise unknown("environment", name, [f"{kind}/{one}" for one in family.games])
-    return family.make(name, game, num_envs)
+    return family, name, game
 
 
 def resolve(env_id: str, **options: Any) -> dict[str, Any]:
@@ -55,13 +67,6 @@ def resolve(env_id: str, **options: Any) -> dict[str, Any]:
     _check(name, resolved)
     usual = options_of(family)
     return {key: value for key, value in resolved.items() if key not in family.if_given or value != usual[key][1]}
-
-
-def frame_shape(env_id: str, **options: Any) -> tuple[int, ...]:
-    """Return the shape of a frame of an environment, by making one."""
-    env = make(env_id, 1, **options)
-    env.close()
-    return env.frame_shape
 
 
 def import_module_of(env_id: str) -> None:

@@ -5,13 +5,14 @@ import types
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 from protovalue.config import default_of, flag, flag_words, names_where, texts
 from protovalue.envs.options import EnvOptions
 from protovalue.errors import UserError, unknown
 from protovalue.options import check_plain
 from protovalue.registry import ENCODERS, INDICATORS, Registry
+from protovalue.schema import hints_of
 from protovalue.study.lines import Source
 
 C = TypeVar("C")
@@ -53,7 +54,7 @@ def settings(
             new = config.old_flags[flag(key)].removeprefix("--").replace("-", "_")
             raise source.error([*path, key], f"{key}: found a name that it had before, expected {new}")
     check_keys(source, path, found, field_names(config).union(also))
-    hints = get_type_hints(config)
+    hints = hints_of(config)
     values = {}
     for key, value in found.items():
         try:
