@@ -13,10 +13,10 @@ from scipy import stats
 from protovalue.report import claims, summary
 from protovalue.report.cells import CellResult
 from protovalue.report.comparing import Subject, units
-from protovalue.report.model import EncoderFeatures, Estimate, FeatureNumbers, Spread, Verdict
+from protovalue.report.model import Estimate, FeatureNumbers, Spread, Verdict
 from protovalue.report.numbers import TIMES
 from protovalue.report.page import write_page
-from protovalue.report.results import Results
+from protovalue.report.results import EncoderFeatures, Results
 from protovalue.report.tables import CLAIMS
 from tests.report import fake
 from tests.report.test_page import Page

@@ -63,6 +63,7 @@ def out(study: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_every_part_is_written(out: Path) -> None:
     assert set(files(out)) == {
         "index.html",
+        "results.jsonl",
         *(
             f"tables/{name}.{ending}"
             for name in ("games", "aggregates", "improvement")
@@ -114,6 +115,7 @@ def test_another_report_in_the_same_folder_leaves_nothing_of_the_first(study: Pa
     assert set(files(folder)) == {
         "index.html",
         "mine.txt",
+        "results.jsonl",
         *(f"tables/games.{ending}" for ending in ("md", "csv", "tex")),
         *(f"figures/{name}.{ending}" for name in ("games", "curves-minatar-breakout") for ending in ("png", "svg")),
     }

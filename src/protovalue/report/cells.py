@@ -70,6 +70,10 @@ class CellResult:
     """Of the encoder's parameters; None end to end."""
     parts: tuple[tuple[Path, int], ...] = ()
     """The runs that the agents come from, each with its number of agents; empty where all are of `run`."""
+    loss: float | None = None
+    """Of the last tenth of pretraining; only where `kept` is set, else it is in the encoder's log."""
+    kept: Path | None = None
+    """The file of results that it was read from; its run, encoder and data are not at hand then."""
 
     @property
     def score(self) -> float:

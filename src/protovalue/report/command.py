@@ -26,6 +26,7 @@ from protovalue.report.pictures import FIGURES, MANY, draw_all
 from protovalue.report.probes import read_probes
 from protovalue.report.reading import read_results
 from protovalue.report.results import Results
+from protovalue.report.results_file import RESULTS, write_results
 from protovalue.report.table import shown
 
 PAGE, MDS = "index.html", "mds.json"
@@ -33,6 +34,7 @@ PAGE, MDS = "index.html", "mds.json"
 FILES = (
     MDS,
     CLAIMS,
+    RESULTS,
     *(f"tables/{entry.name}.{end}" for entry in tables.IN_FILES for end in ("md", "csv", "tex")),
     *(f"figures/{entry.pattern}.{end}" for entry in FIGURES for end in ("png", "svg")),
 )
@@ -71,6 +73,7 @@ def make_report(results: Results, config: ReportConfig, quiet: bool = False) -> 
     written = [path for picture in pictures for path in (picture.png, picture.svg)]
     written += _write_mds(report.galleries, config.out / MDS)
     written += write_claims(report, config.out / CLAIMS)
+    written.append(write_results(results, report.features, config.out / RESULTS))
     listed = tuple(_write_tables(report, config.out / "tables"))
     written += [path for table in listed for path in (table.markdown, table.csv, table.tex)]
     _remove_others(config.out, written)

@@ -10,9 +10,9 @@ import numpy as np
 from protovalue.evaluate.differences import Units
 from protovalue.report.cells import CellResult
 from protovalue.report.grid import Grid, grids
-from protovalue.report.model import EncoderFeatures, FeatureNumbers
+from protovalue.report.model import FeatureNumbers
 from protovalue.report.numbers import TIMES, plural
-from protovalue.report.results import Results
+from protovalue.report.results import EncoderFeatures, Results
 from protovalue.report.summary import Scale
 
 

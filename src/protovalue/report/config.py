@@ -15,12 +15,13 @@ class ReportConfig(Settings):
 
     Example: pvn report runs/minatar-main --out report
 
-    RUNS is the folder of one study, or any folders of runs of `pvn online` and `pvn dqn`.
+    RUNS are folders of studies and results.jsonl of other reports, side by side, or any folders of runs of `pvn online`
+    and `pvn dqn`.
     `pvn report --paper` prints the aggregates of the paper's own table.
     """
 
     runs: Annotated[Positional[tuple[Path, ...]], INPUT] = ()
-    """Folder of a study, or folders of runs, or folders that contain some."""
+    """Folders of studies or results.jsonl of reports; or folders of runs, or folders that contain some."""
     out: Annotated[Path, PLACE] = Path("report")
     """Folder for index.html, tables/ and figures/."""
     paper: Annotated[bool, RESULT] = False

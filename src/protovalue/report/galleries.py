@@ -31,9 +31,9 @@ from protovalue.online.agent import Agent
 from protovalue.online.linear_dqn import find_encoder
 from protovalue.progress import ProgressBar
 from protovalue.report.cells import EVALUATION, CellResult, read_evaluation
-from protovalue.report.model import Embedding, EncoderFeatures, FeatureNumbers, Gallery, Spread
+from protovalue.report.model import Embedding, FeatureNumbers, Gallery, Spread
 from protovalue.report.numbers import short
-from protovalue.report.results import Results
+from protovalue.report.results import EncoderFeatures, Results
 from protovalue.runs import read_run
 
 STATES = 300  # of a trajectory that are drawn
@@ -80,8 +80,15 @@ def look(results: Results, which: Which = "all", quiet: bool = False, scaling: S
     with ProgressBar("features", total, "encoders", quiet=quiet) as bar:
         for env in results.envs:
             cells = [cell for method in results.methods for cell in chosen[env, method]]
+            known = {method: _known(results, env, method, which) for method in results.methods}
             if not cells:
+                features += [_numbers(env, method, measured) for method, measured in known.items() if measured]
                 continue
+            if any(known.values()):
+                notes.append(
+                    f"features in {env}: those of encoders that are not at hand were measured by another report, "
+                    "smoothness along another episode"
+                )
             like = next((cell for cell in cells if cell.method != results.end_to_end), cells[0])
             try:
                 games = make(env, PROBE_ENVS, **_options(like.run))
@@ -97,7 +104,7 @@ def look(results: Results, which: Which = "all", quiet: bool = False, scaling: S
                 notes.append(f"no probe in {env}: nothing that could be read out changes in a random policy's states")
             embeddings = []
             for method in results.methods:
-                measured: list[EncoderFeatures] = []
+                measured: list[EncoderFeatures] = list(known[method])
                 for cell in chosen[env, method]:
                     try:
                         lenses = _lenses(cell, games, first=which == "first")
@@ -106,7 +113,7 @@ def look(results: Results, which: Which = "all", quiet: bool = False, scaling: S
                         lenses = []
                     for lens in lenses:
                         seen = features_of(lens.see, played.observations)
-                        if not measured:
+                        if len(measured) == len(known[method]):
                             embeddings.append(_embed(method, lens.name, seen[list(steps)], scaling))
                         wide = features_of(lens.see, states.observations)
                         measured.append(_measure(cell, seen, wide, targets, states.groups))
@@ -122,8 +129,15 @@ def look(results: Results, which: Which = "all", quiet: bool = False, scaling: S
 
 
 def _chosen(results: Results, env: str, method: str, which: Which) -> list[CellResult]:
-    cells = sorted(results.of(method, env), key=lambda cell: (cell.pretraining_seed or 0, cell.data_seed or 0))
+    here = [cell for cell in results.of(method, env) if cell.kept is None]
+    cells = sorted(here, key=lambda cell: (cell.pretraining_seed or 0, cell.data_seed or 0))
     return cells[:1] if which == "first" else cells
+
+
+def _known(results: Results, env: str, method: str, which: Which) -> tuple[EncoderFeatures, ...]:
+    """Return what another report measured of encoders that are not at hand."""
+    found = results.features.get((env, method), ())
+    return found[:1] if which == "first" else found
 
 
 def _options(run: Path) -> dict[str, Any]:
@@ -133,7 +147,7 @@ def _options(run: Path) -> dict[str, Any]:
 
 def _play(results: Results, env: str, notes: list[str]) -> tuple[Trajectory, str]:
     """Play an episode with the end-to-end agent of the best score, or else with the best agent of all; as it plays."""
-    cells = [cell for cell in results.cells if cell.env == env]
+    cells = [cell for cell in results.cells if cell.env == env and cell.kept is None]
     yardstick = [cell for cell in cells if cell.method == results.end_to_end]
     best = max(yardstick or cells, key=lambda cell: (float(cell.returns.max()), str(cell.run)))
     agent: Agent | None = None

@@ -147,6 +147,8 @@ def _score(cells: Sequence[CellResult], scale: Scale, games: Sequence[str]) -> E
 
 def final_loss(cell: CellResult) -> float | None:
     """Return the mean loss over the last tenth of pretraining, which is a mean over tasks; None where there is none."""
+    if cell.kept is not None:
+        return cell.loss
     if cell.encoder is None or not Path(cell.encoder, METRICS).is_file():
         return None
     rows = [row for row in read_metrics(Path(cell.encoder)) if "loss" in row]

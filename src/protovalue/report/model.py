@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from protovalue.evaluate.aggregate import STATISTIC_TITLES, STATISTICS, Estimate
 from protovalue.evaluate.probe_file import Kind
-from protovalue.report.results import Results
+from protovalue.report.results import EncoderFeatures, Results
 
 __all__ = [
-    "STATISTICS", "STATISTIC_TITLES", "Aggregate", "Contrast", "Cost", "Embedding", "EncoderFeatures", "Estimate",
+    "STATISTICS", "STATISTIC_TITLES", "Aggregate", "Contrast", "Cost", "Embedding", "Estimate",
     "FeatureNumbers", "Gallery", "GameScore", "GridCell", "GridWidth", "Picture", "ProbeRow", "Report", "Spread",
     "TableFiles", "Verdict",
 ]  # fmt: skip
@@ -60,19 +60,6 @@ class Spread:
     mean: float
     low: float
     high: float
-
-
-@dataclass(frozen=True)
-class EncoderFeatures:
-    """What the features of one encoder are like."""
-
-    data_seed: int | None
-    pretraining_seed: int | None
-    """None of an end-to-end agent."""
-    num_features: int
-    rank: float
-    smoothness: float
-    probe: float | None
 
 
 @dataclass(frozen=True)

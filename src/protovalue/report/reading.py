@@ -1,4 +1,4 @@
-"""How results are read: from a study's folder, cell by cell, or from loose run folders."""
+"""How results are read: from studies' folders, cell by cell, from files of results, or from loose run folders."""
 
 import os
 import shlex
@@ -21,6 +21,7 @@ from protovalue.report.checking import (
     uneven,
 )
 from protovalue.report.results import Missing, Results
+from protovalue.report.results_file import join, read_file, results_file
 from protovalue.runs import CONFIG, DONE, FORMAT, read_run
 from protovalue.schema import parse_json
 from protovalue.study.folder import FORMAT as STUDY_FORMAT
@@ -39,16 +40,23 @@ DATA = "encoder.data checksum"  # a study has data seeds, and says in its cells 
 
 
 def read_results(paths: Sequence[Path]) -> Results:
-    """Read one study folder, or any run folders (or folders of them) of `pvn online` and `pvn dqn`."""
-    studies = [path for path in paths if (path / STUDY).is_file()]
-    if studies and len(paths) > 1:
-        raise UserError(f"{studies[0]}: found a study among other runs, expected one study or loose runs")
-    results = _read_study(studies[0]) if studies else _read_runs(paths)
+    """Read folders of studies and files of results side by side, or any run folders of `pvn online` and `pvn dqn`."""
+    whole = [path for path in paths if (path / STUDY).is_file() or results_file(path) is not None]
+    if whole and len(whole) < len(paths):
+        what = "a study" if (whole[0] / STUDY).is_file() else "results of a report"
+        raise UserError(f"{whole[0]}: found {what} among other runs, expected studies and results, or loose runs")
+    results = join([(path, _read_whole(path)) for path in whole]) if whole else _read_runs(paths)
     if not results.cells:
         listed = "; ".join(f"{one.method} in {one.env}: {one.reason}" for one in results.missing[:3])
         more = f" ({listed}{', ...' if len(results.missing) > 3 else ''})" if listed else ""
         raise UserError(f"{', '.join(map(str, paths))}: no finished, evaluated run to report on{more}")
     return results
+
+
+def _read_whole(path: Path) -> Results:
+    """Read a study's folder, or a file of results."""
+    file = None if (path / STUDY).is_file() else results_file(path)
+    return _read_study(path) if file is None else read_file(file)
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,19 @@ class Missing:
 
 
 @dataclass(frozen=True)
+class EncoderFeatures:
+    """What the features of one encoder are like."""
+
+    data_seed: int | None
+    pretraining_seed: int | None
+    """None of an end-to-end agent."""
+    num_features: int
+    rank: float
+    smoothness: float
+    probe: float | None
+
+
+@dataclass(frozen=True)
 class Results:
     """All cells of a report, in the order of their methods and environments."""
 
@@ -44,6 +57,8 @@ class Results:
     """What a reader must know, such as that runs of different settings were told apart."""
     file: str | None = None
     """The text of the study file."""
+    features: Mapping[tuple[str, str], tuple[EncoderFeatures, ...]] = field(default_factory=dict)
+    """What an earlier report measured of encoders that are not at hand, by environment and method."""
 
     def of(self, method: str, env: str) -> tuple[CellResult, ...]:
         """Return the cells of a method in an environment."""
