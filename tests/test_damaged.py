@@ -14,18 +14,24 @@ from safetensors.numpy import load_file, save_file
 from protovalue.cli import main
 from protovalue.errors import UserError
 from protovalue.evaluate.episodes import load_agent
-from protovalue.files import read_json, size_and_crc, write_json
+from protovalue.files import json_line, read_json, read_lines, size_and_crc, write_json
 from protovalue.online.config import OnlineConfig
 from protovalue.online.linear_dqn import prepare, with_environment
 from protovalue.presets import resolved
 from protovalue.report import summary
+from protovalue.report.command import compute
+from protovalue.report.config import ReportConfig
+from protovalue.report.model import FeatureNumbers, Spread
 from protovalue.report.reading import read_results
+from protovalue.report.results import EncoderFeatures
+from protovalue.report.results_file import write_results
 from protovalue.study.command import open_study
 from protovalue.study.folder import write_study
 from protovalue.study.rates import Rate, rates_file, remember, remembered
 from tests.faults.world import STUDY
 
 FEW = 20  # damages of each file
+NUMBERS = EncoderFeatures(0, 0, 8, 4.5, 0.5, 0.25)
 WRONG: list[Any] = [
     None, True, -1, 0, 3, 10**30, 1 << 40, 0.5, float("nan"), "", "text", "\0", "\ud800", "a" * 5000, [], [[]],
     [1, "a"], {}, {"a": {"b": None}},
@@ -164,6 +170,25 @@ def test_what_a_report_reads(made: Path, file: str, loose: bool) -> None:
         summary.references(results)
 
     check(made / file, report, FEW, 5)
+
+
+def test_what_a_file_of_results_says(made: Path, tmp_path: Path) -> None:
+    results = read_results([made / "out"])
+    looked = [FeatureNumbers(results.envs[0], results.methods[0], 1, 8, *[Spread(0, 0, 0)] * 3, (NUMBERS,))]
+    file, refused = write_results(results, looked, tmp_path / "results.jsonl"), 0
+    rows = read_lines(file, lambda row: "").rows
+    for what, changed in mutants({"rows": rows}, 6 * FEW, 8):
+        left = changed.get("rows")
+        lines = [json_line(row) for row in left if isinstance(row, dict)] if isinstance(left, list) else []
+        file.write_bytes(b"".join(lines))
+        try:
+            compute(read_results([file]), ReportConfig(runs=(file,), draws=100), quiet=True)
+        except UserError as error:
+            refused += 1
+            assert "\n" not in str(error), what  # noqa: PT017
+        except BaseException as error:
+            raise AssertionError(f"{what}: {type(error).__name__}: {error}") from error
+    assert refused > FEW
 
 
 @pytest.mark.parametrize("file", ["out/study.json", "online/done.json", "dqn/random.json"])

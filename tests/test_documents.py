@@ -110,6 +110,15 @@ ELSEWHERE = {
     ),
     "pvn tabular four-rooms --out four-rooms": "tests/tabular/test_command.py::test_numbers_on_the_page",
     "pvn tabular --map maze.txt --out maze": "tests/tabular/test_command.py::test_page",
+    "pvn report report/results.jsonl --out again": (
+        "tests/report/test_results_file.py::test_a_report_of_the_file_has_the_numbers_of_the_runs"
+    ),
+    "pvn report part-1/results.jsonl part-2/results.jsonl --out whole": (
+        "tests/report/test_results_file.py::test_parts_of_a_study_that_ran_in_two_places_are_one"
+    ),
+    "pvn report published/results.jsonl runs/mine --out beside": (
+        "tests/report/test_results_file.py::test_a_method_of_ones_own_stands_beside_published_results"
+    ),
     "pvn claims report --out claims.md": "tests/report/test_claims_page.py::test_one_page_of_several_studies",
     "pvn probe 'runs/minatar-claims/pretrain/GAME-*' --random 0 --states 10000 --epochs 30 --out probes/GAME": (
         "tests/report/test_probes.py::test_real_encoders_are_found_again"
