@@ -140,6 +140,40 @@ def test_pointing_at_a_state_shows_its_frame(tab: Tab) -> None:
     assert tab.evaluate("document.querySelectorAll('.explorer')[1].dataset.state") == "0"  # another game
 
 
+def test_the_episode_plays_and_pauses(tab: Tab) -> None:
+    """The clock is ours: a tick is one frame."""
+    tab.evaluate("window.setInterval = (tick) => { window.tick = tick; return 7; }; 1")
+    tab.evaluate("window.clearInterval = (timer) => { if (timer === 7) window.tick = null; }; 1")
+    words, last = "document.querySelector('.viewer button').textContent", fake.STATES - 1
+    assert tab.evaluate(words) == "play"
+    tab.click(".viewer button")
+    tab.wait(f"{words} === 'pause'")
+    for state in (1, 2):
+        tab.evaluate("window.tick()")
+        at_state(tab, state)
+    tab.click(".viewer button")
+    tab.wait(f"{words} === 'play' && window.tick === null")
+    at_state(tab, 2)
+    tab.click(".viewer button")  # goes on
+    tab.wait(f"{words} === 'pause'")
+    tab.hover(".explorer figure:nth-of-type(1) g circle:nth-of-type(9)")  # passing by does not disturb
+    tab.evaluate("window.tick()")
+    at_state(tab, 3)
+    tab.evaluate("document.querySelector('.explorer svg').focus()")
+    tab.press("ArrowRight")
+    tab.wait(f"{words} === 'play' && window.tick === null")
+    at_state(tab, 4)
+    tab.click(".viewer button")
+    tab.wait(f"{words} === 'pause'")
+    for _ in range(last - 4):
+        tab.evaluate("window.tick()")
+    tab.wait(f"{words} === 'play' && window.tick === null")
+    at_state(tab, last)
+    tab.click(".viewer button")  # from the beginning
+    tab.wait(f"{words} === 'pause'")
+    at_state(tab, 0)
+
+
 def test_keys_and_slider_move_through_the_episode(tab: Tab) -> None:
     tab.evaluate("document.querySelector('.explorer svg').focus()")
     for _ in range(3):

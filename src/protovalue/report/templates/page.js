@@ -49,7 +49,10 @@
   // MDS explorer: one state is shown at a time, in the viewer and in every picture of its game.
   for (const explorer of all(".explorer")) {
     const { env, steps, frames } = JSON.parse(explorer.querySelector("script").textContent);
-    const [image, output, slider] = ["img", "output", "input"].map((name) => explorer.querySelector(`.viewer ${name}`));
+    const [image, output, slider, button] = ["img", "output", "input", "button"].map(
+      (name) => explorer.querySelector(`.viewer ${name}`),
+    );
+    const last = frames.length - 1;
     const plots = all("svg", explorer).map((svg) => ({
       svg, ring: svg.querySelector(".here"),
       points: all("g circle", svg).map((circle) => [circle.cx.baseVal.value, circle.cy.baseVal.value]),
@@ -67,26 +70,51 @@
         svg.setAttribute("aria-valuetext", `step ${steps[state]}`);
       }
     };
+    let playing = 0;
+    const stop = () => {
+      clearInterval(playing);
+      playing = 0;
+      button.textContent = "play";
+    };
+    button.addEventListener("click", () => {
+      if (playing) {
+        stop();
+        return;
+      }
+      if (Number(explorer.dataset.state) === last) show(0);
+      button.textContent = "pause";
+      playing = setInterval(() => {
+        show(Number(explorer.dataset.state) + 1);
+        if (Number(explorer.dataset.state) === last) stop();
+      }, 60);
+    });
     for (const { svg, points } of plots) {
       const nearest = (event) => {
         const { x, y } = new DOMPoint(event.clientX, event.clientY).matrixTransform(svg.getScreenCTM().inverse());
         const distances = points.map(([a, b]) => Math.hypot(a - x, b - y));
         show(distances.indexOf(Math.min(...distances)));
       };
-      svg.addEventListener("pointermove", nearest);
-      svg.addEventListener("pointerdown", nearest);
+      svg.addEventListener("pointermove", (event) => { if (!playing) nearest(event); });
+      svg.addEventListener("pointerdown", (event) => {
+        stop();
+        nearest(event);
+      });
       svg.addEventListener("keydown", (event) => {
-        const now = Number(explorer.dataset.state), last = frames.length - 1;
+        const now = Number(explorer.dataset.state);
         const next = {
           ArrowRight: now + 1, ArrowUp: now + 1, ArrowLeft: now - 1, ArrowDown: now - 1,
           PageUp: now + 10, PageDown: now - 10, Home: 0, End: last,
         }[event.key];
         if (next === undefined) return;
         event.preventDefault();
+        stop();
         show(Math.max(0, Math.min(last, next)));
       });
     }
-    slider.addEventListener("input", () => show(Number(slider.value)));
+    slider.addEventListener("input", () => {
+      stop();
+      show(Number(slider.value));
+    });
     show(0);
   }
 })();
