@@ -36,6 +36,16 @@ def test_there_is_no_shape_where_there_is_no_game(env_id: str) -> None:
         frame_shape("atari/Breakout", frameskip=0)
 
 
+def test_atari_is_by_default_the_papers() -> None:
+    """Four grey frames of 84 x 84, frame skip 4, 27,000 steps of an episode, no sticky actions, no no-operations."""
+    with contextlib.closing(make("atari/Pong", 1)) as env:
+        assert env.reset(seed=0)[0].shape == (1, 4, 84, 84)
+        assert env.options == {
+            "actions": "minimal", "sticky": 0.0, "stack": 4, "max_steps": 27_000, "frameskip": 4, "noop_max": 0,
+            "episodic_life": False,
+        }  # fmt: skip
+
+
 @pytest.mark.parametrize(("env_id", "options", "steps"), CASES)
 def test_observations_are_the_last_frames_of_this_episode_padded_with_zeros(
     env_id: Any, options: Any, steps: Any
