@@ -119,6 +119,9 @@ def test_parts_of_a_study_that_ran_in_two_places_are_one(tmp_path: Path) -> None
             np.testing.assert_array_equal(halves.scores()[method][env], expected.scores()[method][env])
     assert halves.notes[0] == f"results of 2 places side by side: {tmp_path / RESULTS}, {second}"
     assert halves.notes[1:] == expected.notes
+    other = replace(read_results([second]), file="title = 2")
+    apart = join([(first, read_results([first])), (second, other)])
+    assert apart.notes[1] == "of studies whose files differ, so perhaps not the same in all games: DQN, PVN"
     numbers = [compute(one, ReportConfig(draws=200, features="none", runs=(tmp_path,))) for one in (halves, expected)]
     assert numbers[0].aggregates == numbers[1].aggregates
 

@@ -2,7 +2,7 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -233,7 +233,7 @@ def join(parts: Sequence[tuple[Path, Results]]) -> Results:
         for key, own in one.features.items():
             features[key] = features.get(key, ()) + own
     said = [note for one in every for note in one.notes if note not in _derived(one.cells)]
-    together = f"results of {len(parts)} places side by side: {', '.join(map(str, places))}"
+    said = [f"results of {len(parts)} places side by side: {', '.join(map(str, places))}", *_about_files(every), *said]
     return replace(
         every[0],
         methods=tuple(dict.fromkeys(name for one in every for name in one.methods)),
@@ -244,9 +244,20 @@ def join(parts: Sequence[tuple[Path, Results]]) -> Results:
         stage_seconds=_sums(one.stage_seconds for one in every),
         stages_without_time=sum(one.stages_without_time for one in every),
         attempts_without_time=sum(one.attempts_without_time for one in every),
-        notes=tuple(dict.fromkeys((together, *said, *_derived(cells)))),
+        notes=tuple(dict.fromkeys((*said, *_derived(cells)))),
         features=features,
     )
+
+
+def _about_files(every: Sequence[Results]) -> Iterator[str]:
+    """Name methods of studies whose files differ: in one game they are compared, over several games nobody can."""
+    files: dict[str, set[str | None]] = defaultdict(set)
+    for one in every:
+        for method in {cell.method for cell in one.cells}:
+            files[method].add(one.file)
+    shared = [method for method, found in files.items() if len(found) > 1]
+    if shared:
+        yield f"of studies whose files differ, so perhaps not the same in all games: {', '.join(sorted(shared))}"
 
 
 def _derived(cells: Sequence[CellResult]) -> tuple[str, ...]:
