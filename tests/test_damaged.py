@@ -174,7 +174,8 @@ def test_what_a_report_reads(made: Path, file: str, loose: bool) -> None:
 
 def test_what_a_file_of_results_says(made: Path, tmp_path: Path) -> None:
     results = read_results([made / "out"])
-    looked = [FeatureNumbers(results.envs[0], results.methods[0], 1, 8, *[Spread(0, 0, 0)] * 3, (NUMBERS,))]
+    spread = Spread(0, 0, 0)
+    looked = [FeatureNumbers(results.envs[0], results.methods[0], 1, 8, spread, spread, spread, (NUMBERS,))]
     file, refused = write_results(results, looked, tmp_path / "results.jsonl"), 0
     rows = read_lines(file, lambda row: "").rows
     for what, changed in mutants({"rows": rows}, 6 * FEW, 8):
