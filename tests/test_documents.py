@@ -87,7 +87,14 @@ SMALLER = {
     "cache list": "",
     "cache clear": "",
 }
-FILLED = {"GAME": ["breakout"], "S": ["1"], "STEPS": ["40"], "BACKUP": ["mean", "max"], "NAME": LEARNED}
+FILLED = {
+    "GAME": ["breakout"],
+    "ROM": ["RoadRunner"],
+    "S": ["1"],
+    "STEPS": ["40"],
+    "BACKUP": ["mean", "max"],
+    "NAME": LEARNED,
+}
 INSTEAD = {
     "gs://rl_unplugged/": "cloud/rl_unplugged/",
     "gs://atari-replay-datasets/": "cloud/atari-replay-datasets/",

@@ -194,6 +194,7 @@ ONLINE: Presets = {
         replay_size=100_000, target_every=500, feature_scale="rms", log_every=1_000, checkpoint_every=10_000,
     ),
     ("small", "minatar"): Preset(SMALL, steps=60_000, learning_rate=5e-4, target_every=250),
+    ("small", "atari"): Preset("chosen on seed 100, docs/results.md", n_step=5, double=True),
 }  # fmt: skip
 
 DQN: Presets = {

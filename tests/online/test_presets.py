@@ -117,7 +117,8 @@ def test_small_linear_agents() -> None:
         "feature_scale": "rms", "log_every": 1_000, "checkpoint_every": 10_000, "double": False,
         "replay_dtype": "float16",
     }  # fmt: skip
-    assert values(online(), expected) == expected
+    assert values(online("gym/Corridor-v0"), expected) == expected
+    assert values(online("atari/Pong"), expected) == {**expected, "n_step": 5, "double": True}
     there = {**expected, "steps": 60_000, "learning_rate": 5e-4, "target_every": 250}
     assert values(online("minatar/freeway"), expected) == there
 
