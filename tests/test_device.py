@@ -96,7 +96,7 @@ def test_commands_choose_by_the_network_and_say_it(tmp_path: Path, capsys: pytes
     assert read_run(tmp_path / "dqn")["config"]["threads"] == 4
     assert "train atari/Pong (4 threads)" in capsys.readouterr().err
     torch.set_num_threads(8)
-    words = f"online --encoder random:nature:1 {pong} --out {tmp_path}/online --steps 5 --replay-min 2 --seeds 0,1"
+    words = f"online --encoder random:nature:1 {pong} --out {tmp_path}/online --steps 9 --replay-min 6 --seeds 0,1"
     assert main(words.split()) == 0
     assert read_run(tmp_path / "online")["config"]["threads"] == 1
     torch.set_num_threads(8)
