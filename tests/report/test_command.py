@@ -161,7 +161,7 @@ def test_the_paper_s_aggregates(capsys: pytest.CaptureFixture[str]) -> None:
     ("words", "expected"),
     [
         ("report", "RUNS: found none, expected the folder of a study, folders of runs, or --paper"),
-        ("report nowhere", "nowhere: found no folder, expected a study, a run, or a folder of runs"),
+        ("report nowhere", "nowhere: found no folder, expected a study, a run, a folder of runs, or a results.jsonl"),
         ("report empty", "empty: no finished, evaluated run to report on"),
         ("report empty --draws 3", "--draws: found 3, expected at least 100"),
         ("report empty --features some", "--features"),

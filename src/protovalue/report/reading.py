@@ -234,7 +234,7 @@ def _read_runs(paths: Sequence[Path]) -> Results:
 def _run_configs(path: Path) -> Iterator[Path]:
     """Find runs in a folder; what is not ours is passed over, unless it was named itself."""
     if not path.is_dir():
-        raise UserError(f"{path}: found no folder, expected a study, a run, or a folder of runs")
+        raise UserError(f"{path}: found no folder, expected a study, a run, a folder of runs, or a results.jsonl")
     if (path / CONFIG).is_file():
         yield path / CONFIG
         return
