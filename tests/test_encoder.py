@@ -68,7 +68,7 @@ def test_the_readout_is_kept(tmp_path: Path) -> None:
         ({"version": 2}, "config.json: field version: found 2, expected 1"),
         (
             {"encoder": "vit"},
-            "config.json: unknown encoder 'vit': expected one of impala, minatar, nature; a file",
+            "config.json: unknown encoder 'vit': expected one of der, impala, minatar, nature; a file",
         ),
         ({"width": 0}, "config.json: field width: found 0, expected more than 0 and less than 65536"),
         ({"width": 1 << 16}, "config.json: field width: found 65536, expected more than 0 and less than 65536"),

@@ -144,12 +144,12 @@ def test_apple_s_device_never_sees_float64(
     alike(tmp_path / "cpu", config.out)
 
 
-@pytest.mark.parametrize("architecture", ["impala", "nature", "minatar"])
+@pytest.mark.parametrize("architecture", ["impala", "nature", "der", "minatar"])
 def test_every_encoder_takes_a_step_on_the_device(architecture: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Forward in bfloat16, backward, statistics; only the statistics wait, once."""
-    assert {"impala", "nature", "minatar"} == set(ENCODERS.names())
-    encoder = make_encoder(architecture, (2, 20, 20), 0.1, torch.Generator().manual_seed(0))
-    obs = torch.randint(0, 256, (3, 2, 20, 20), dtype=torch.uint8)
+    assert {"impala", "nature", "der", "minatar"} == set(ENCODERS.names())
+    encoder = make_encoder(architecture, (2, 26, 26), 0.1, torch.Generator().manual_seed(0))
+    obs = torch.randint(0, 256, (3, 2, 26, 26), dtype=torch.uint8)
     expected = encoder(obs)
     with pretended("cuda", monkeypatch) as device:
         encoder.to("cuda")

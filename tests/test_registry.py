@@ -52,7 +52,7 @@ def _what_was_loaded_is_put_back() -> Iterator[None]:
 
 def test_the_names_that_there_are() -> None:
     assert ENVIRONMENTS.names() == ["atari", "gym", "minatar"]
-    assert ENCODERS.names() == ["impala", "minatar", "nature"]
+    assert ENCODERS.names() == ["der", "impala", "minatar", "nature"]
     assert METHODS.names() == [
         "bc", "contrastive", "cumulants", "laplacian", "pvn", "random", "reward", "rldp", "spr", "tdjepa",
     ]  # fmt: skip

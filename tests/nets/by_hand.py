@@ -75,6 +75,10 @@ def latents(name: str, layers: Parameters, x: Array) -> Array:
         for i, stride in enumerate((4, 2, 1)):
             x = relu(conv(x, layers[f"trunk.convs.{i}"], stride))
         return x
+    if name == "der":
+        for i in range(2):
+            x = relu(conv(x, layers[f"trunk.convs.{i}"], 5, same=False))
+        return x
     for s in range(3):
         x = pool(conv(x, layers[f"stacks.{s}.conv"]))
         for b in range(2):

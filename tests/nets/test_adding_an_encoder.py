@@ -75,7 +75,7 @@ def test_random_initialisations_and_dqn(wide: Any, capsys: pytest.CaptureFixture
         code = wide if run == "online" else f"{wide}:WideEncoder"
         assert main(f"evaluate {run} --episodes 1 --code {code}".split()) == 0
     assert main(f"online --encoder random:wide:1 --env minatar/breakout {small} --out more".split()) == 2
-    assert "expected random:impala|minatar|nature:WIDTH" in capsys.readouterr().err
+    assert "expected random:der|impala|minatar|nature:WIDTH" in capsys.readouterr().err
 
 
 STUDY = """

@@ -39,6 +39,8 @@ def num_parameters(encoder: Encoder) -> int:
 #   sum 133,082,752
 # Nature 1x: SAME gives 21, 11 and 11; dense inputs 11 * 11 * 64 = 7,744.
 #   64*4*32 + 32 = 8,224; 16*32*64 + 64 = 32,832; 9*64*64 + 64 = 36,928; 7,744*512 + 512 = 3,965,440; sum 4,043,424
+# DER 1x: VALID gives 16 and 3; dense inputs 3 * 3 * 64 = 576.
+#   25*4*32 + 32 = 3,232; 25*32*64 + 64 = 51,264; 576*256 + 256 = 147,712; sum 202,208
 # MinAtar 1x on 10x10x4: VALID gives 8; dense inputs 8 * 8 * 16 = 1,024.
 #   9*4*16 + 16 = 592; 1,024*128 + 128 = 131,200; sum 131,792
 # MinAtar 0.25x: 9*4*4 + 4 = 148; 256*32 + 32 = 8,224; sum 8,372. At 0.03 one channel, not none: 37 + 64*4 + 4 = 297.
@@ -50,6 +52,7 @@ def num_parameters(encoder: Encoder) -> int:
         ("impala", ATARI, 1, 512, (32, 11, 11), 2_080_720),
         ("impala", ATARI, 8, 4096, (256, 11, 11), 133_082_752),
         ("nature", ATARI, 1, 512, (64, 11, 11), 4_043_424),
+        ("der", ATARI, 1, 256, (64, 3, 3), 202_208),
         ("minatar", BREAKOUT, 1, 128, (16, 8, 8), 131_792),
         ("minatar", BREAKOUT, 2, 256, (32, 8, 8), 525_728),
         ("minatar", BREAKOUT, 0.25, 32, (4, 8, 8), 8_372),
@@ -99,6 +102,8 @@ def test_the_stacks_of_the_papers_network(monkeypatch: pytest.MonkeyPatch) -> No
         ("impala", (2, 13, 18, 3)),
         ("nature", (4, 84, 84)),
         ("nature", (1, 37, 50)),
+        ("der", (4, 84, 84)),
+        ("der", (1, 29, 53, 3)),
         ("minatar", (1, 10, 10, 7)),
         ("minatar", (2, 9, 6, 3)),
     ],
@@ -128,14 +133,15 @@ def test_forward_follows_the_layer_rules(name: str, shape: tuple[int, ...]) -> N
         np.testing.assert_allclose(projected[row], expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["impala", "nature", "minatar"])
+@pytest.mark.parametrize("name", ["impala", "nature", "der", "minatar"])
 @pytest.mark.parametrize("width", [2, 0.5, 0.25])
 def test_the_width_multiplies_every_layer(name: str, width: float) -> None:
     """Forward, against the same rules; a width that missed a layer would not fit the next one."""
-    encoder = make_encoder(name, (1, 9, 12), width, generator(1))
-    obs = torch.randint(256, (1, 1, 9, 12), dtype=torch.uint8, generator=generator(3))
+    shape = (1, 26, 31) if name == "der" else (1, 9, 12)
+    encoder = make_encoder(name, shape, width, generator(1))
+    obs = torch.randint(256, (1, *shape), dtype=torch.uint8, generator=generator(3))
     parameters = Parameters(encoder.state_dict())
-    assert len(parameters["dense"][0]) == {"impala": 512, "nature": 512, "minatar": 128}[name] * width
+    assert len(parameters["dense"][0]) == {"impala": 512, "nature": 512, "der": 256, "minatar": 128}[name] * width
     expected = relu(dense(latents(name, parameters, image_of(obs[0])).reshape(-1), parameters["dense"]))
     np.testing.assert_allclose(encoder(obs)[0].detach().numpy(), expected, atol=1e-5)
 
@@ -146,7 +152,7 @@ def test_what_is_saved_is_what_is_learned() -> None:
     assert encoder.state_dict().keys() == dict(encoder.named_parameters()).keys()
 
 
-@pytest.mark.parametrize(("name", "size"), [("impala", 1), ("nature", 1), ("minatar", 3)])
+@pytest.mark.parametrize(("name", "size"), [("impala", 1), ("nature", 1), ("der", 25), ("minatar", 3)])
 def test_the_smallest_frames(name: str, size: int) -> None:
     encoder = make_encoder(name, (1, size, size), 1, generator())
     assert encoder(torch.ones(2, 1, size, size, dtype=torch.bool)).shape == (2, encoder.num_features)
@@ -159,7 +165,7 @@ def test_a_bool_is_a_pixel_of_255(name: str, shape: tuple[int, ...]) -> None:
     torch.testing.assert_close(encoder(bits), encoder(bits.to(torch.uint8) * 255))
 
 
-@pytest.mark.parametrize("name", ["impala", "nature", "minatar"])
+@pytest.mark.parametrize("name", ["impala", "nature", "der", "minatar"])
 def test_kernels_are_glorot_uniform_and_biases_zero(name: str) -> None:
     encoder = make_encoder(name, (4, 40, 40), 2, generator(5))
     for key, value in encoder.named_parameters():

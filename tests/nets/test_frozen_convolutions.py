@@ -1,4 +1,4 @@
-"""The compiled forward pass of Impala and Nature against PyTorch's."""
+"""The compiled forward pass of Impala, Nature and DER against PyTorch's."""
 
 import copy
 import os
@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from protovalue.encoder import FrozenEncoder, load_encoder, save_encoder
+from protovalue.nets.der import DerEncoder
 from protovalue.nets.encoders import Encoder, Quick, make_encoder
 from protovalue.nets.impala import ImpalaEncoder
 from protovalue.nets.layers import planes
@@ -64,6 +65,7 @@ def exact(made: Encoder, obs: Any) -> Any:
         ("impala", ATARI, 0.3),  # 5 and 10 channels, which do not fill a vector
         ("impala", (1, 10, 10, 4), 1), ("nature", (1, 10, 10, 4), 1), ("impala", (2, 9, 13, 3), 3),
         ("nature", (2, 9, 13, 3), 1), ("impala", (1, 1, 1), 1), ("impala", (1, 2, 30), 1), ("nature", (3, 50, 7), 0.7),
+        ("der", ATARI, 1), ("der", (2, 33, 40, 3), 0.7),
     ],
 )  # fmt: skip
 def test_features_are_as_exact_as_pytorch_s(name: str, shape: tuple[int, ...], width: float) -> None:
@@ -85,7 +87,7 @@ def test_boolean_observations_are_zeros_and_ones() -> None:
     np.testing.assert_allclose(found, exact(made, obs), rtol=0, atol=1e-5 * found.max())
 
 
-@pytest.mark.parametrize("name", ["impala", "nature"])
+@pytest.mark.parametrize("name", ["impala", "nature", "der"])
 @pytest.mark.parametrize("width", [1, 2])
 def test_features_depend_on_the_observation_alone(name: str, width: int) -> None:
     """Not on the batch, nor on what the same buffers held before, nor on the number of threads."""
@@ -141,14 +143,12 @@ def test_it_has_the_parameters_of_when_it_was_made(name: str) -> None:
     assert np.abs(quick(made)(obs) - found).max() > 0.5
 
 
-@pytest.mark.parametrize("base", [ImpalaEncoder, NatureEncoder])
+@pytest.mark.parametrize("base", [ImpalaEncoder, NatureEncoder, DerEncoder])
 def test_other_networks_have_none(base: Any) -> None:
-    class Own(base):  # type: ignore[misc]
-        def convolve(self, x: torch.Tensor) -> Any:
-            return -super().convolve(x)
-
-    assert Own((1, 10, 10), 1, torch.Generator()).compiled() is None
-    made = base((1, 10, 10), 1, torch.Generator())
+    for part in ("forward", "project", "convolve"):
+        own = type("Own", (base,), {part: lambda self, x, part=part: -getattr(base, part)(self, x)})
+        assert own((1, 30, 30), 1, torch.Generator()).compiled() is None, part
+    made = base((1, 30, 30), 1, torch.Generator())
     made.readout = "projection"
     assert made.compiled() is None
 

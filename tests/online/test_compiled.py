@@ -166,14 +166,15 @@ def test_what_is_not_linear_learns_by_pytorch(options: Any) -> None:
     assert ours.greedy(features).tolist() == ours.values(features)[:, 0].argmax(dim=1).tolist()
 
 
-@pytest.mark.parametrize("network", ["minatar", "impala", "nature"])
+@pytest.mark.parametrize("network", ["minatar", "impala", "nature", "der"])
 def test_seeds_on_a_real_encoder_are_the_same_bits_alone(tmp_path: Path, network: str) -> None:
     """Features do not depend on who is beside an observation, and neither does anything learned from them."""
     if network != "minatar" and LANES == 0:
         pytest.skip("this processor has no compiled convolutions")
 
     def go(name: str, seeds: str) -> Any:
-        settings = config(tmp_path / name, env="minatar/breakout", steps=120, seeds=seeds, learning_rate=1e-3)
+        game = "atari/Pong" if network == "der" else "minatar/breakout"  # its convolutions need 25 x 25 pixels
+        settings = config(tmp_path / name, env=game, steps=120, seeds=seeds, learning_rate=1e-3)
         env = make(settings.env, len(settings.seed_list()))
         encoder = make_encoder(network, env.single_observation_space.shape, 1, seeded(0, Purpose.ENCODER))
         frozen = FrozenEncoder(encoder, {"env_id": settings.env})

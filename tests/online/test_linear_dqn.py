@@ -50,7 +50,7 @@ def encoder(tmp_path: Path) -> Path:
         ("--encoder E --env minatar/breakout --seeds 3-1", "--seeds: found '3-1', expected a range that goes up"),
         ("--encoder E --env minatar/breakout --seeds one", "--seeds: found 'one', expected numbers and ranges"),
         ("--encoder nowhere --env minatar/breakout", "nowhere: no encoder here"),
-        ("--encoder random:impala --env minatar/breakout", "expected random:impala|minatar|nature:WIDTH"),
+        ("--encoder random:impala --env minatar/breakout", "expected random:der|impala|minatar|nature:WIDTH"),
         ("--encoder E --env minatar/breakout --replay-size 10", "--replay-size: found 10, expected at least"),
         ("--encoder E --env minatar/breakout --head c51 --huber", "--huber: found it together with --head c51"),
         ("--encoder E --env minatar/breakout --epsilon 2", "--epsilon: found 2.0, expected between 0 and 1"),
@@ -335,7 +335,7 @@ def test_random_encoders_are_those_of_their_seed() -> None:
     for wrong in ("random:minatar", "random:minatar:1:2:3", "random:minatar:x", "random:minatar:1:y", "random:other:1"):
         with pytest.raises(UserError) as error:
             find_encoder(wrong, env)
-        assert f"--encoder: found '{wrong}', expected random:impala|minatar|nature:WIDTH or" in str(error.value)
+        assert f"--encoder: found '{wrong}', expected random:der|impala|minatar|nature:WIDTH or" in str(error.value)
 
 
 def test_an_encoder_of_another_game_is_refused_unless_allowed(encoder: Path) -> None:

@@ -65,7 +65,7 @@ def shape_note(manifest: Manifest) -> str:
         return ""
     return (
         f"{manifest.env_id}: a frame has the shape {shape}, not (H, W) or (H, W, C): only an encoder of your own can "
-        "learn from it (docs/adding-an-encoder.md), none of impala, nature and minatar"
+        "learn from it (docs/adding-an-encoder.md), none of the package's"
     )
 
 

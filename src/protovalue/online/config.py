@@ -235,7 +235,7 @@ class DqnConfig(AgentConfig):
     }
 
     architecture: Annotated[str, RESULT, USUAL] = PRESET
-    """Architecture of the network below its last layer: impala, nature, minatar or a Python file of yours."""
+    """Architecture of the network below its last layer: impala, nature, der, minatar or a Python file of yours."""
     architecture_options: Annotated[OwnOptions, RESULT] = None
     """Options of an architecture of your own, such as depth=3 (docs/adding-an-encoder.md)."""
     width: Annotated[int | float, RESULT, WIDTH] = 1

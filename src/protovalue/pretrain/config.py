@@ -50,7 +50,7 @@ class PretrainConfig(Settings):
     preset: Annotated[Literal["paper", "small"], RESULT, USUAL] = "small"
     """Where unset values come from: the paper's, or values for a small machine (docs/results.md)."""
     architecture: Annotated[str, RESULT, USUAL] = PRESET
-    """Architecture of the encoder: impala, nature, minatar or a Python file of yours."""
+    """Architecture of the encoder: impala, nature, der, minatar or a Python file of yours."""
     architecture_options: Annotated[OwnOptions, RESULT] = None
     """Options of an architecture of your own, such as depth=3 (docs/adding-an-encoder.md)."""
     width: Annotated[int | float, RESULT, WIDTH] = PRESET
