@@ -282,6 +282,11 @@ REPORTS: dict[tuple[str, str], Check] = {
         refused(f"{REPORT} --probes nowhere", "nowhere: found no probe.json, expected a folder that pvn probe wrote"),
         refused("report --paper --probes nowhere", "--probes: found"),
     ),
+    ("report", "yardstick"): both(
+        refused(f"{REPORT} --yardstick nowhere", "found runs with a yardstick of their own"),
+        refused("report '{done study}' --out {out} --yardstick nowhere", "nowhere: found neither a study nor results"),
+        refused("report --paper --yardstick nowhere", "--yardstick: found"),
+    ),
     ("report", "env"): both(
         refused(f"{REPORT} --env gym/CartPole-v1", "--env: found gym/CartPole-v1, expected an environment of the runs"),
         refused("report --paper --env gym/CartPole-v1", "--env: found"),

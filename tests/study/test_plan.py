@@ -441,8 +441,8 @@ def test_the_shipped_studies_are_valid() -> None:
     assert sizes["minatar-scaling-epsilon"] == (1, 2, 4 * 8 * 3 + 3)
     assert sizes["minatar-claims"] == (5, 9, 5 * (8 * 5 + 5))
     assert sizes["minatar-claims-random"] == (3, 9, 3 * (8 * 3 + 3))
-    for name in ("minatar-methods", "minatar-methods-random"):
-        assert sizes[name] == (5, 14, 5 * (5 * 5 + 8 * 3 + 5))
+    assert sizes["minatar-methods"] == (5, 14, 5 * (5 * 5 + 8 * 3 + 5))
+    assert sizes["minatar-methods-random"] == (5, 13, 5 * (5 * 5 + 8 * 3))  # its yardstick is that of the other one
     assert sizes["minatar-scaling"] == (2, 2, 2 * (4 * 8 * 3 + 3))
     assert sizes["paper-released"] == (46, 1, 46 * 3)
     assert set(sizes) == {

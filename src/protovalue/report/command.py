@@ -28,6 +28,7 @@ from protovalue.report.reading import read_results
 from protovalue.report.results import Results
 from protovalue.report.results_file import RESULTS, write_results
 from protovalue.report.table import shown
+from protovalue.report.yardstick import with_yardstick
 
 PAGE, MDS = "index.html", "mds.json"
 # All that a report may write beside its page: what an earlier one left there and a new one does not have is removed.
@@ -46,6 +47,8 @@ def report_command(config: ReportConfig) -> None:
         if config.out.exists() and not config.out.is_dir():
             raise UserError(f"--out: {config.out} is a file, expected a folder")
         results = read_results(config.runs)
+        if config.yardstick is not None:
+            results = with_yardstick(results, config.yardstick)
         for env in config.env:
             if not any(same(env, one) for one in results.envs):
                 raise UserError(f"--env: found {env}, expected an environment of the runs: {', '.join(results.envs)}")

@@ -34,6 +34,8 @@ class ReportConfig(Settings):
     """Draws of the bootstrap."""
     probes: Annotated[tuple[Path, ...], INPUT] = ()
     """Folders that `pvn probe` wrote about encoders of the runs: shown beside the returns."""
+    yardstick: Annotated[Path | None, INPUT] = None
+    """Folder of a study or results.jsonl: scores from its random policy (0) to its DQN (1), for runs without them."""
     env: Annotated[tuple[str, ...], SUBJECT] = ()
     """Environments gym/FILE.py:ID, gym/MODULE:ID or FILE.py/NAME of the runs, whose code is run to play their games."""
     code: Annotated[tuple[str, ...], INPUT] = ()

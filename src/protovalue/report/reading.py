@@ -45,7 +45,7 @@ def read_results(paths: Sequence[Path]) -> Results:
     if whole and len(whole) < len(paths):
         what = "a study" if (whole[0] / STUDY).is_file() else "results of a report"
         raise UserError(f"{whole[0]}: found {what} among other runs, expected studies and results, or loose runs")
-    results = join([(path, _read_whole(path)) for path in whole]) if whole else _read_runs(paths)
+    results = join([(path, read_whole(path)) for path in whole]) if whole else _read_runs(paths)
     if not results.cells:
         listed = "; ".join(f"{one.method} in {one.env}: {one.reason}" for one in results.missing[:3])
         more = f" ({listed}{', ...' if len(results.missing) > 3 else ''})" if listed else ""
@@ -53,10 +53,14 @@ def read_results(paths: Sequence[Path]) -> Results:
     return results
 
 
-def _read_whole(path: Path) -> Results:
+def read_whole(path: Path) -> Results:
     """Read a study's folder, or a file of results."""
-    file = None if (path / STUDY).is_file() else results_file(path)
-    return _read_study(path) if file is None else read_file(file)
+    if (path / STUDY).is_file():
+        return _read_study(path)
+    file = results_file(path)
+    if file is None:
+        raise UserError(f"{path}: found neither a study nor results of a report, expected one of them")
+    return read_file(file)
 
 
 @dataclass(frozen=True)

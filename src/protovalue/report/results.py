@@ -59,6 +59,8 @@ class Results:
     """The text of the study file."""
     features: Mapping[tuple[str, str], tuple[EncoderFeatures, ...]] = field(default_factory=dict)
     """What an earlier report measured of encoders that are not at hand, by environment and method."""
+    yardstick: str = ""
+    """Name of the study that random policy and DQN are of, if it is another one."""
 
     def of(self, method: str, env: str) -> tuple[CellResult, ...]:
         """Return the cells of a method in an environment."""

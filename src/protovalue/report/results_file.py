@@ -43,6 +43,7 @@ class _Head:
     attempts_without_time: int
     notes: tuple[str, ...]
     file: str | None
+    yardstick: str = ""
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,7 @@ def write_results(results: Results, features: Sequence[FeatureNumbers], path: Pa
         "features": len(features), "settings": shared, "random_policy": dict(results.random_policy),
         "missing": [asdict(one) for one in results.missing], "stage_seconds": dict(results.stage_seconds),
         "stages_without_time": results.stages_without_time, "attempts_without_time": results.attempts_without_time,
-        "notes": results.notes, "file": results.file,
+        "notes": results.notes, "file": results.file, "yardstick": results.yardstick,
     }  # fmt: skip
     rows: list[dict[str, Any]] = [head]
     for cell in results.cells:

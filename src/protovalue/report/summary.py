@@ -108,9 +108,9 @@ def _dqn_scale(results: Results) -> Scale:
             if lost:
                 planned = len(dqn) + sum(max(len(one.seeds), 1) for one in lost)
                 notes.append(f"{env}: the DQN that is 1 stands on {len(dqn)} of {planned} planned agents")
+    where = f"of {results.yardstick}" if results.yardstick else "measured in this study"
     text = (
-        f"Scores between random policy (0) and end-to-end DQN (1; {_mean_of(agents)}), both measured in this study and "
-        "taken as exact"
+        f"Scores between random policy (0) and end-to-end DQN (1; {_mean_of(agents)}), both {where} and taken as exact"
     )
     return Scale(text, yardsticks, tuple(notes))
 
