@@ -59,9 +59,14 @@ def test_only_games_of_the_runs_are_taken_and_those_that_it_lacks_are_named(tmp_
     found = with_yardstick(other, theirs)
     assert {cell.env for cell in found.cells} == {ENV}
     assert found.random_policy == {ENV: 1.0}
-    shutil.rmtree(theirs / "dqn/freeway")
+    for name in ("dqn/freeway", "online/breakout-pvn-0"):
+        shutil.rmtree(theirs / name)
     found = with_yardstick(mine, theirs)
     assert [(one.env, one.method) for one in found.missing] == [(OTHER, "DQN")]
+    assert with_yardstick(other, theirs).missing == ()
+    only = replace(mine, envs=(OTHER,), cells=tuple(cell for cell in mine.cells if cell.env == OTHER))
+    with pytest.raises(UserError, match=f"theirs: found no end-to-end DQN in {OTHER}, expected one to measure by"):
+        with_yardstick(only, theirs)
     shutil.rmtree(theirs / "dqn/breakout")
     with pytest.raises(UserError, match=f"theirs: found no end-to-end DQN in {ENV}, {OTHER}, expected one to measure"):
         with_yardstick(mine, theirs)
@@ -80,6 +85,8 @@ def test_what_cannot_be_measured_by_it_is_refused(tmp_path: Path) -> None:
     for wrong in (tmp_path / "nothing", tmp_path):
         with pytest.raises(UserError, match=f"{wrong}: found neither a study nor results of a report"):
             with_yardstick(read_results([mine]), wrong)
+    shutil.rmtree(theirs)
+    study(theirs, methods=("dqn",))
     for cell in (theirs / "dqn").iterdir():
         played = json.loads((cell / "evaluation.json").read_text())
         played.pop("sha256", None)
