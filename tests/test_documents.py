@@ -136,6 +136,12 @@ ELSEWHERE = {
     "pvn report runs/minatar-claims --probes probes/space_invaders probes/breakout probes/asterix --out probed": (
         "tests/report/test_probes.py::test_real_encoders_are_found_again"
     ),
+    "pvn probe 'runs/minatar-methods/pretrain/GAME-*' --random 0 --states 10000 --epochs 30 --out probes/GAME-all": (
+        "tests/report/test_probes.py::test_real_encoders_are_found_again"
+    ),
+    "pvn report runs/minatar-methods --probes probes/asterix-all probes/space_invaders-all --out probed-all": (
+        "tests/report/test_probes.py::test_real_encoders_are_found_again"
+    ),
     "pvn zoo make runs/minatar-claims --methods pvn pvn-max --out src/protovalue/zoo/encoders": (
         "tests/test_zoo.py::test_its_results_are_those_of_the_study"
     ),
