@@ -129,6 +129,10 @@ ELSEWHERE = {
     "pvn report runs/own --yardstick published/results.jsonl --out scaled": (
         "tests/report/test_yardstick.py::test_methods_of_the_same_names_are_measured_by_it_and_not_joined_with_its_own"
     ),
+    (
+        "pvn report runs/minatar-methods-random --yardstick studies/results/minatar-methods.jsonl "
+        "--out runs/minatar-methods-random/report"
+    ): "tests/report/test_yardstick.py::test_methods_of_the_same_names_are_measured_by_it_and_not_joined_with_its_own",
     "pvn claims report --out claims.md": "tests/report/test_claims_page.py::test_one_page_of_several_studies",
     "pvn probe 'runs/minatar-claims/pretrain/GAME-*' --random 0 --states 10000 --epochs 30 --out probes/GAME": (
         "tests/report/test_probes.py::test_real_encoders_are_found_again"
