@@ -57,6 +57,9 @@ def test_the_work_of_a_network_by_hand() -> None:
     nature = make_encoder("nature", (4, 84, 84), 1, torch.Generator())
     convolutions = 32 * 64 * 4 * 21 * 21 + 64 * 16 * 32 * 11 * 11 + 64 * 9 * 64 * 11 * 11
     assert forward_flops(nature) == 2 * (convolutions + 64 * 121 * 512)
+    der = make_encoder("der", (4, 84, 84), 1, torch.Generator())
+    assert forward_flops(der) == 2 * (32 * 25 * 4 * 16 * 16 + 64 * 25 * 32 * 3 * 3 + 64 * 9 * 256)
+    assert round(forward_flops(nature) / forward_flops(der)) == 11
 
 
 def test_work_is_not_counted_where_it_decides_nothing() -> None:

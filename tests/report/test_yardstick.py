@@ -103,3 +103,5 @@ def test_what_was_measured_of_its_networks_comes_along(tmp_path: Path) -> None:
     listed = [FeatureNumbers(*key, 1, 128, spread, spread, None, own) for key, own in features.items()]
     file = write_results(read_results([theirs]), listed, tmp_path / RESULTS)
     assert with_yardstick(mine, file).features == {(env, "DQN"): numbers for env in (ENV, OTHER)}
+    other = replace(mine, envs=(ENV,), cells=tuple(cell for cell in mine.cells if cell.env == ENV))
+    assert with_yardstick(other, file).features == {(ENV, "DQN"): numbers}

@@ -5,7 +5,7 @@ from protovalue.nets.plain import PlainEncoder
 
 DER = ConvSpec(((32, 5, 5), (64, 5, 5)), "VALID", 256)
 """van Hasselt, Hessel and Aslanides (2019). Of 84 x 84 pixels 3 x 3 places are left, so its dense layer has a 27th of
-the weights of DQN's; a forward pass is a seventh of the work."""
+the weights of DQN's; a forward pass is an eleventh of the work."""
 
 
 class DerEncoder(PlainEncoder):

@@ -27,6 +27,7 @@ def with_yardstick(results: Results, path: Path) -> Results:
         raise UserError(f"{flag}: found no end-to-end DQN in {', '.join(results.envs)}, expected one to measure by")
     if title in results.methods:
         raise UserError(f"{flag}: found {title} among the runs, expected the name for their yardstick alone")
+    features = {key: own for key, own in other.features.items() if key[0] in results.envs and key[1] == title}
     together = (*results.cells, *cells)
     refuse_mixtures(together)
     return replace(
@@ -36,7 +37,7 @@ def with_yardstick(results: Results, path: Path) -> Results:
         cells=together,
         missing=(*results.missing, *(one for one in other.missing if one.method == title and one.env in results.envs)),
         random_policy={env: value for env, value in other.random_policy.items() if env in results.envs},
-        features={**results.features, **{key: own for key, own in other.features.items() if key[1] == title}},
+        features={**results.features, **features},
         notes=tuple(dict.fromkeys((*results.notes, *about_variants(together)))),
         yardstick=other.name,
     )
