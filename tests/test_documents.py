@@ -143,7 +143,8 @@ ELSEWHERE = {
     "pvn probe 'runs/minatar-methods/pretrain/GAME-*' --random 0 --states 10000 --epochs 30 --out probes/GAME-all": (
         "tests/report/test_probes.py::test_real_encoders_are_found_again"
     ),
-    "pvn report runs/minatar-methods --probes probes/asterix-all probes/space_invaders-all --out probed-all": (
+    "pvn report runs/minatar-methods --probes probes/asterix-all probes/breakout-all probes/freeway-all "
+    "probes/seaquest-all probes/space_invaders-all --out probed-all": (
         "tests/report/test_probes.py::test_real_encoders_are_found_again"
     ),
     "pvn zoo make runs/minatar-claims --methods pvn pvn-max --out src/protovalue/zoo/encoders": (

@@ -1,6 +1,6 @@
 """Roles, ranges and presets of settings, as whoever reads settings without knowing them sees them."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, get_type_hints
 
@@ -20,6 +20,7 @@ from protovalue.config import (
     Settings,
     marked,
     names_where,
+    not_given,
     ranges,
     roles,
 )
@@ -217,9 +218,26 @@ def test_the_encoder_is_chosen_by_the_size_of_a_frame(preset: Any) -> None:
     assert chosen("gym/Grid-v0", 12, 12, architecture="impala") == ("impala", "impala")
     for frame in ((10, 10, 4), ()):  # as before
         assert chosen("minatar/breakout", *frame) == small
-    assert chosen("atari/Pong", 84, 84) == large
+    assert chosen("atari/Pong", 84, 84) == (large if preset == "paper" else ("nature", "der"))
     with_frame = resolved(PvnConfig(out=Path(), preset=preset), "minatar/breakout", (10, 10, 4))
     assert with_frame == resolved(PvnConfig(out=Path(), preset=preset), "minatar/breakout")
+
+
+def test_what_came_later_is_recorded_where_it_is_another() -> None:
+    """Layer norm is on in one preset; a run without it has the record of a run from before there was a choice."""
+    config = PvnConfig(out=Path())
+    for env, given, expected in (
+        ("atari/Pong", {}, True),
+        ("atari/Pong", {"layer_norm": False}, False),
+        ("atari/Pong", {"preset": "paper"}, False),
+        ("minatar/breakout", {}, False),
+        ("minatar/breakout", {"layer_norm": True}, True),
+    ):
+        made = resolved(replace(config, **given), env)
+        assert made.layer_norm is expected
+        assert ("layer_norm" in not_given(made)) is not expected
+        assert {"groups", "changes"} <= not_given(made)
+    assert "groups" not in not_given(resolved(replace(config, groups=("gamma=0.9",)), "atari/Pong"))
 
 
 def test_the_page_of_presets_is_what_the_command_prints(capsys: pytest.CaptureFixture[str]) -> None:

@@ -54,8 +54,17 @@ TRAINING = "how gradient steps are taken"
 """The mark of settings that mean nothing where nothing is learned."""
 USUAL = "what people usually set"
 """The mark of settings that a long help text shows first, whatever their role."""
-LATER = "there were results before it"
-"""The mark of settings that are recorded only where they are given: what was made before there was a choice counts."""
+
+
+@dataclass(frozen=True)
+class Later:
+    """The mark of settings that are recorded only where they are changed: what was made before them counts."""
+
+    before: Any = None
+    """What it was then, where its default is another now."""
+
+
+LATER = Later()
 
 
 @dataclass(frozen=True)
@@ -244,9 +253,12 @@ def marked(config: type[Any], mark: object) -> set[str]:
 
 
 def not_given(config: Any) -> set[str]:
-    """Name the fields with the mark LATER that are as they are when nobody says anything: no record has them."""
-    later = marked(type(config), LATER)
-    return {one.name for one in fields(config) if one.name in later and getattr(config, one.name) == default_of(one)}
+    """Name the fields with a mark `Later` that are as they were before there was a choice: no record has them."""
+    marks = _marks(type(config))
+    later = {name: mark.before for name, found in marks.items() for mark in found if isinstance(mark, Later)}
+    defaults = {one.name: default_of(one) for one in fields(config)}
+    before = {name: defaults[name] if value is None else value for name, value in later.items()}
+    return {name for name, value in before.items() if getattr(config, name) == value}
 
 
 def default_of(one: Field[Any]) -> Any:

@@ -103,11 +103,12 @@ def _text(value: Any) -> str:
 PAPER_PRETRAINING = 'the paper\'s table "PVN Hyperparameters"'
 PAPER_ONLINE = 'the paper\'s table "Online Hyperparameters"'
 SMALL = "chosen on MinAtar's games, docs/results.md"
+SMALL_ATARI = "chosen on seed 100, docs/results.md"
 SMALL_NETWORK = "frames that are too small for three poolings"
 MACHINE_SIZE = "what a small machine can do"
 
 PRETRAIN: Presets = {
-    ("*", "*"): Preset(PAPER_PRETRAINING, batch_size=256, adam_epsilon=1.5e-4),
+    ("*", "*"): Preset(PAPER_PRETRAINING, batch_size=256, adam_epsilon=1.5e-4, layer_norm=False),
     # 1,562,500 steps of 256 transitions: 400 million samples, eight times the 50 million of a data set.
     ("paper", "*"): Preset(PAPER_PRETRAINING, architecture="impala", width=8, steps=1_562_500, learning_rate=1e-4),
     ("paper", SMALL_FRAMES): Preset(SMALL_NETWORK, architecture="minatar"),
@@ -116,10 +117,16 @@ PRETRAIN: Presets = {
     ("small", SMALL_FRAMES): Preset(SMALL_NETWORK, architecture="minatar"),
     # The paper's epsilon is no longer small beside gradients that are means over many tasks of rare events.
     ("small", "minatar"): Preset(SMALL, architecture="minatar", steps=5_000, learning_rate=1e-3, adam_epsilon=1e-8),
-}
+    # Without layer norm most units die within some hundred steps.
+    ("small", "atari"): Preset(
+        SMALL_ATARI,
+        architecture="nature", batch_size=32, steps=2_500, learning_rate=3e-4, adam_epsilon=1e-8, layer_norm=True,
+    ),
+}  # fmt: skip
 
 _TASKS = {"tasks": 100, "target_ema": 0.99}
 _MINATAR_TASKS = {"tasks": 50, "target_ema": 0.95}
+_ATARI_TASKS = {"tasks": 100, "target_ema": 0.95, "gamma": 0.9}
 # Images are augmented, with the trained network as its own target. MinAtar has no pixels to spare: where a piece stands
 # is the state, and a cell is on or off.
 _AUGMENTED = {"channels": 64, "shift": 4, "intensity": 0.05, "dropout": 0.0, "target_ema": 0.0}
@@ -128,22 +135,26 @@ _NOT_AUGMENTED = {"shift": 0, "intensity": 0.0, "dropout": 0.5, "target_ema": 0.
 METHODS: Mapping[str, Presets] = {
     "pvn": {
         ("*", "*"): Preset(
-            PAPER_PRETRAINING, burn_in=62_500, tasks_per_module=10, rni_network="dqn", rni_output="linear"
+            PAPER_PRETRAINING, gamma=0.99, burn_in=62_500, tasks_per_module=10, rni_network="dqn", rni_output="linear"
         ),
         ("paper", "*"): Preset(PAPER_PRETRAINING, **_TASKS, proportion=0.01, normalize="no"),
         ("small", "*"): Preset(PAPER_PRETRAINING, **_TASKS, proportion=0.01, normalize="yes"),
         ("small", "minatar"): Preset(SMALL, **_MINATAR_TASKS, proportion=0.05),
+        ("small", "atari"): Preset(SMALL_ATARI, **_ATARI_TASKS, proportion=0.05),
     },
     # The paper says neither how many nor at what scale: as many as its indicators, and the same target network.
     "cumulants": {
+        ("*", "*"): Preset("as for pvn", gamma=0.99),
         ("paper", "*"): Preset("as for pvn", **_TASKS, normalize="no"),
         ("small", "*"): Preset("as for pvn", **_TASKS, normalize="yes"),
         ("small", "minatar"): Preset("as for pvn", **_MINATAR_TASKS),
+        ("small", "atari"): Preset("as for pvn", **_ATARI_TASKS),
     },
     # The paper gives no settings of its own for this one: the target network follows as that of its main method.
     "reward": {
-        ("*", "*"): Preset("as for pvn", target_ema=0.99),
+        ("*", "*"): Preset("as for pvn", gamma=0.99, target_ema=0.99),
         ("small", "minatar"): Preset("as for pvn", target_ema=0.95),
+        ("small", "atari"): Preset("as for pvn", gamma=0.9, target_ema=0.95),
     },
     # d: as many as the other methods have tasks; lambda: the source's. With beta = 1 the optimum holds every
     # eigenvector whose eigenvalue is below 2 beta = 2: an eigenvalue e leaves the squared length 1 - e / (2 beta).
@@ -194,7 +205,7 @@ ONLINE: Presets = {
         replay_size=100_000, target_every=500, feature_scale="rms", log_every=1_000, checkpoint_every=10_000,
     ),
     ("small", "minatar"): Preset(SMALL, steps=60_000, learning_rate=5e-4, target_every=250),
-    ("small", "atari"): Preset("chosen on seed 100, docs/results.md", n_step=5, double=True),
+    ("small", "atari"): Preset(SMALL_ATARI, n_step=5, double=True),
 }  # fmt: skip
 
 DQN: Presets = {
@@ -217,6 +228,11 @@ DQN: Presets = {
     ("small", "minatar"): Preset(
         "chosen on seed 100, docs/online.md",
         steps=300_000, n_step=3, learning_rate=1e-3, update_every=2, target_every=500,
+    ),
+    ("small", "atari"): Preset(
+        SMALL_ATARI,
+        architecture="der", steps=500_000, n_step=5, double=True, learning_rate=2.5e-4, epsilon_steps=50_000,
+        replay_min=5_000, target_every=500,
     ),
     # In Asterix learning often from few transitions overfits: values explode and the policy stays random. So: few
     # updates, large batches, nothing forgotten, one-step returns.

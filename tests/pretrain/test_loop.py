@@ -393,10 +393,10 @@ def test_the_card_by_hand(config: PvnConfig, data: Path, tmp_path: Path) -> None
     ]
     (command,) = [line for line in lines if line.startswith("pvn pretrain")]
     assert command == (
-        f"pvn pretrain --out '{folder}' --data {data} --architecture minatar --width 1 --steps 2 --batch-size 16 "
-        "--learning-rate 0.001 --adam-epsilon 1e-08 --precision float32 --threads 1 --log-every 3 "
-        "--checkpoint-every 5 --tasks 7 --proportion 0.05 --normalize yes --tasks-per-module 10 --rni-network dqn "
-        "--rni-output linear --target-every 3"
+        f"pvn pretrain --out '{folder}' --data {data} --architecture minatar --width 1 --no-layer-norm "
+        "--steps 2 --batch-size 16 --learning-rate 0.001 --adam-epsilon 1e-08 --precision float32 --threads 1 "
+        "--log-every 3 --checkpoint-every 5 --tasks 7 --proportion 0.05 --normalize yes --tasks-per-module 10 "
+        "--rni-network dqn --rni-output linear --gamma 0.99 --target-every 3"
     )
     start = lines.index("```python")
     assert lines[start + 1 : start + 6] == [

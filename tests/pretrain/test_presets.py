@@ -77,16 +77,17 @@ def test_the_paper_s_table_of_the_online_phase() -> None:
     assert (paper.update_every, paper.updates) == (1, 1), "Gradient updates per agent step"
 
 
-# Encoder, width, steps, batch, learning rate and threads: the same for all methods. Only what they learn differs.
+# Encoder, width, steps, batch, learning rate, Adam's epsilon and layer norm: the same for all methods. Only what they
+# learn differs.
 SHARED = {
-    ("paper", "atari/Pong"): ("impala", 8, 1_562_500, 256, 1e-4),
-    ("paper", "gym/Mine-v0"): ("impala", 8, 1_562_500, 256, 1e-4),
-    ("paper", "minatar/breakout"): ("minatar", 8, 1_562_500, 256, 1e-4),
-    ("small", "atari/Pong"): ("impala", 1, 10_000, 256, 1e-4),
-    ("small", "gym/Mine-v0"): ("impala", 1, 10_000, 256, 1e-4),
-    ("small", "minatar/breakout"): ("minatar", 1, 5_000, 256, 1e-3),
+    ("paper", "atari/Pong"): ("impala", 8, 1_562_500, 256, 1e-4, 1.5e-4, False),
+    ("paper", "gym/Mine-v0"): ("impala", 8, 1_562_500, 256, 1e-4, 1.5e-4, False),
+    ("paper", "minatar/breakout"): ("minatar", 8, 1_562_500, 256, 1e-4, 1.5e-4, False),
+    ("small", "atari/Pong"): ("nature", 1, 2_500, 32, 3e-4, 1e-8, True),
+    ("small", "gym/Mine-v0"): ("impala", 1, 10_000, 256, 1e-4, 1.5e-4, False),
+    ("small", "minatar/breakout"): ("minatar", 1, 5_000, 256, 1e-3, 1e-8, False),
 }
-# What each method adds: for images in both presets, and for MinAtar in both.
+# What each method adds: for images in both presets, for MinAtar in both, and what is another for Atari.
 LAPLACIAN = {"dimensions": 100, "beta": 1.0, "ahead": 0.9}
 SPR = {"channels": 64, "shift": 4, "intensity": 0.05, "dropout": 0.0, "target_ema": 0.0, "center": "no"}
 SPR_GRID = {"channels": 64, "shift": 0, "intensity": 0.0, "dropout": 0.5, "target_ema": 0.99, "center": "no"}
@@ -98,19 +99,22 @@ OWN: dict[str, Any] = {
         "paper": {"tasks": 100, "proportion": 0.01, "target_ema": 0.99, "normalize": "no", "tasks_per_module": 10},
         "small": {"tasks": 100, "proportion": 0.01, "target_ema": 0.99, "normalize": "yes", "tasks_per_module": 10},
         "paper minatar": {"tasks": 100, "proportion": 0.01, "target_ema": 0.99, "normalize": "no"},
-        "small minatar": {"tasks": 50, "proportion": 0.05, "target_ema": 0.95, "normalize": "yes"},
+        "small minatar": {"tasks": 50, "proportion": 0.05, "target_ema": 0.95, "normalize": "yes", "gamma": 0.99},
+        "small atari": {"tasks": 100, "proportion": 0.05, "target_ema": 0.95, "normalize": "yes", "gamma": 0.9},
     },
     "cumulants": {
         "paper": {"tasks": 100, "target_ema": 0.99, "normalize": "no", "scale": 1.0, "unit": "deviation"},
         "small": {"tasks": 100, "target_ema": 0.99, "normalize": "yes", "tasks_per_module": 10, "backup": "max"},
         "paper minatar": {"tasks": 100, "target_ema": 0.99, "normalize": "no", "gamma": 0.99},
-        "small minatar": {"tasks": 50, "target_ema": 0.95, "normalize": "yes"},
+        "small minatar": {"tasks": 50, "target_ema": 0.95, "normalize": "yes", "gamma": 0.99},
+        "small atari": {"tasks": 100, "target_ema": 0.95, "normalize": "yes", "gamma": 0.9, "backup": "max"},
     },
     "reward": {
         "paper": {"target_ema": 0.99, "gamma": 0.99, "clip_rewards": True, "double": True, "huber": False},
         "small": {"target_ema": 0.99},
         "paper minatar": {"target_ema": 0.99},
-        "small minatar": {"target_ema": 0.95},
+        "small minatar": {"target_ema": 0.95, "gamma": 0.99},
+        "small atari": {"target_ema": 0.95, "gamma": 0.9},
     },
     "laplacian": {
         "paper": LAPLACIAN,
@@ -151,12 +155,11 @@ OWN: dict[str, Any] = {
 @pytest.mark.parametrize(("preset", "env_id"), SHARED)
 def test_every_preset_of_every_method(name: str, preset: Any, env_id: Any) -> None:
     found = settings(name, env_id, preset=preset)
-    shared = ("architecture", "width", "steps", "batch_size", "learning_rate")
+    shared = ("architecture", "width", "steps", "batch_size", "learning_rate", "adam_epsilon", "layer_norm")
     assert tuple(getattr(found, key) for key in shared) == SHARED[preset, env_id]
-    assert found.adam_epsilon == (1e-8 if (preset, env_id.partition("/")[0]) == ("small", "minatar") else 1.5e-4)
     assert (found.precision, found.seed) == ("auto", 0)
-    family = " minatar" if env_id.startswith("minatar") else ""
-    for key, value in OWN[name].get(preset + family, {}).items():
+    general = {} if env_id.startswith("minatar") else OWN[name].get(preset, {})
+    for key, value in OWN[name].get(f"{preset} {env_id.partition('/')[0]}", general).items():
         assert getattr(found, key) == value, key
 
 

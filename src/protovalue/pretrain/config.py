@@ -8,7 +8,6 @@ from typing import Annotated, ClassVar, Literal
 from protovalue.config import (
     COUNT,
     INPUT,
-    LATER,
     LENGTH,
     MACHINE,
     NOT_NEGATIVE,
@@ -23,6 +22,7 @@ from protovalue.config import (
     TRAINING,
     USUAL,
     WIDTH,
+    Later,
     Settings,
     require,
 )
@@ -55,7 +55,7 @@ class PretrainConfig(Settings):
     """Options of an architecture of your own, such as depth=3 (docs/adding-an-encoder.md)."""
     width: Annotated[int | float, RESULT, WIDTH] = PRESET
     """Multiplier of the encoder's channels and features, which are rounded: 0.25, 0.5, 1, 2 ..."""
-    layer_norm: Annotated[bool, RESULT, LATER] = False
+    layer_norm: Annotated[bool, RESULT, Later(False)] = PRESET
     """Normalise the features of each observation before their last activation (layer norm without parameters)."""
     steps: Annotated[int, LENGTH, NOT_NEGATIVE, TRAINING] = PRESET
     """Gradient steps."""

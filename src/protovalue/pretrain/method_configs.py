@@ -126,7 +126,7 @@ class PvnConfig(TaskConfig):
     """Their outputs: linear, or through a ReLU as in the paper's code; only with rni."""
     backup: Annotated[Literal["mean", "max"], RESULT] = "mean"
     """Over next actions: the mean learns the random policy's values, the maximum the optimal one's."""
-    gamma: Annotated[float, RESULT, DISCOUNT] = 0.99
+    gamma: Annotated[float, RESULT, DISCOUNT] = PRESET
     """Discount factor."""
     target_ema: Annotated[float | None, RESULT, DISCOUNT] = PRESET
     """Share of the target network that is kept in each step."""
@@ -203,7 +203,7 @@ class CumulantsConfig(TaskConfig):
     """Cumulants that share one random network."""
     backup: Annotated[Literal["mean", "max"], RESULT] = "max"
     """Over next actions: the maximum learns the optimal policy's values, the mean the random one's."""
-    gamma: Annotated[float, RESULT, DISCOUNT] = 0.99
+    gamma: Annotated[float, RESULT, DISCOUNT] = PRESET
     """Discount factor."""
     target_ema: Annotated[float, RESULT, DISCOUNT] = PRESET
     """Share of the target network that is kept in each step."""
@@ -271,7 +271,7 @@ class RewardConfig(PretrainConfig):
     presets: ClassVar[tuple[Presets, ...]] = (PRETRAIN, METHODS["reward"])
 
     method: Annotated[str, SUBJECT] = "reward"
-    gamma: Annotated[float, RESULT, DISCOUNT] = 0.99
+    gamma: Annotated[float, RESULT, DISCOUNT] = PRESET
     """Discount factor."""
     clip_rewards: Annotated[bool, RESULT] = True
     """Learn from rewards clipped to [-1, 1]; no difference where the data set has clipped ones already."""
