@@ -445,8 +445,10 @@ def test_the_shipped_studies_are_valid() -> None:
     assert sizes["minatar-methods-random"] == (5, 13, 5 * (5 * 5 + 8 * 3))  # its yardstick is that of the other one
     assert sizes["minatar-scaling"] == (2, 2, 2 * (4 * 8 * 3 + 3))
     assert sizes["paper-released"] == (46, 1, 46 * 3)
+    assert sizes["atari-small"] == (5, 8, 5 * (2 * 3 + 6 * 2))
     assert set(sizes) == {
         "demo",
+        "atari-small",
         "paper-released",
         *twins,
         "minatar-claims",
