@@ -14,6 +14,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 # records: change it with every change of their formulas or of the order of their sums.
 VERSION = "2"  # 2: Impala and Nature encoders, too
 
+# The same for what agents see of encoders with layer norm, which PyTorch alone computed before.
+NORMALIZED = "1"
+
 # The same for random networks on large frames (`nets/patches.py`), and so for the rewards that are made of them. It is
 # also part of the name of such rewards in the cache.
 PATCHES = "1"

@@ -22,7 +22,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from protovalue import __version__
-from protovalue.compiling import PATCHES
+from protovalue.compiling import NORMALIZED, PATCHES
 from protovalue.compiling import VERSION as COMPILED
 from protovalue.envs.minatar_games import VERSION as MINATAR_GAMES
 from protovalue.errors import UserError
@@ -83,8 +83,8 @@ def config_from(cls: type[C], recorded: Mapping[str, Any], **changes: Any) -> C:
 def versions() -> dict[str, str]:
     """Return the exact versions that this process runs with."""
     installed = {name: metadata.version(name) for name in _PACKAGES}
-    own = {"protovalue": __version__, "minatar": MINATAR_GAMES, "compiled": COMPILED, "patches": PATCHES}
-    return {"python": platform.python_version(), **own, **installed}
+    own = {"minatar": MINATAR_GAMES, "compiled": COMPILED, "normalized": NORMALIZED, "patches": PATCHES}
+    return {"python": platform.python_version(), "protovalue": __version__, **own, **installed}
 
 
 @dataclass(frozen=True)

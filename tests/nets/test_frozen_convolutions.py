@@ -25,13 +25,14 @@ ATARI = (4, 84, 84)
 ROOT = Path(__file__).parents[2]
 
 
-def encoder(name: str, shape: tuple[int, ...] = ATARI, width: float = 1) -> Encoder:
+def encoder(name: str, shape: tuple[int, ...] = ATARI, width: float = 1, readout: Any = "relu") -> Encoder:
     """Draw an encoder whose biases are not 0, as those of a trained one."""
     generator = torch.Generator().manual_seed(3)
     made = make_encoder(name, shape, width, generator)
     for parameter in made.parameters():
         if parameter.dim() == 1:
             parameter.data.normal_(0, 0.1, generator=generator)
+    made.readout = readout
     return made.requires_grad_(False)
 
 
@@ -55,7 +56,10 @@ def exact(made: Encoder, obs: Any) -> Any:
     double = copy.deepcopy(made).double()
     with torch.inference_mode():
         latents = double.convolve(planes(torch.from_numpy(obs), made.observation_shape).double())
-        return double.dense(latents).relu().numpy()
+        sums = double.dense(latents).numpy()
+    if made.readout == "normalized relu":
+        sums = (sums - sums.mean(axis=1, keepdims=True)) / np.sqrt(sums.var(axis=1, keepdims=True) + 1e-5)
+    return np.maximum(sums, 0)
 
 
 @pytest.mark.parametrize(
@@ -68,9 +72,10 @@ def exact(made: Encoder, obs: Any) -> Any:
         ("der", ATARI, 1), ("der", (2, 33, 40, 3), 0.7),
     ],
 )  # fmt: skip
-def test_features_are_as_exact_as_pytorch_s(name: str, shape: tuple[int, ...], width: float) -> None:
+@pytest.mark.parametrize("readout", ["relu", "normalized relu"])
+def test_features_are_as_exact_as_pytorch_s(name: str, shape: tuple[int, ...], width: float, readout: str) -> None:
     """Both round some thousand additions in float32; neither may be much further from the exact sums."""
-    made, obs = encoder(name, shape, width), observations(4, shape)
+    made, obs = encoder(name, shape, width, readout), observations(4, shape)
     found, expected = quick(made)(obs), exact(made, obs)
     by_pytorch = made(torch.from_numpy(obs)).numpy()
     assert found.dtype == np.float32
@@ -87,11 +92,13 @@ def test_boolean_observations_are_zeros_and_ones() -> None:
     np.testing.assert_allclose(found, exact(made, obs), rtol=0, atol=1e-5 * found.max())
 
 
-@pytest.mark.parametrize("name", ["impala", "nature", "der"])
+@pytest.mark.parametrize(
+    ("name", "readout"), [("impala", "relu"), ("nature", "relu"), ("der", "relu"), ("der", "normalized relu")]
+)
 @pytest.mark.parametrize("width", [1, 2])
-def test_features_depend_on_the_observation_alone(name: str, width: int) -> None:
+def test_features_depend_on_the_observation_alone(name: str, readout: str, width: int) -> None:
     """Not on the batch, nor on what the same buffers held before, nor on the number of threads."""
-    made, obs = quick(encoder(name, width=width)), observations(27)
+    made, obs = quick(encoder(name, width=width, readout=readout)), observations(27)
     whole = made(obs)
     before = torch.get_num_threads()
     try:
@@ -149,8 +156,9 @@ def test_other_networks_have_none(base: Any) -> None:
         own = type("Own", (base,), {part: lambda self, x, part=part: -getattr(base, part)(self, x)})
         assert own((1, 30, 30), 1, torch.Generator()).compiled() is None, part
     made = base((1, 30, 30), 1, torch.Generator())
-    made.readout = "projection"
-    assert made.compiled() is None
+    for readout in ("projection", "normalized projection"):
+        made.readout = readout
+        assert made.compiled() is None
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.bool_])

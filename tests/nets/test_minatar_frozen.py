@@ -32,8 +32,12 @@ def observations(shape: tuple[int, ...]) -> Any:
 @pytest.mark.parametrize(
     ("shape", "width"), [((1, 10, 10, 4), 1), ((1, 10, 10, 7), 2), ((3, 10, 10, 5), 1), ((2, 5, 8, 1), 1)]
 )
-def test_features_are_pytorch_s_to_rounding_and_do_not_depend_on_the_batch(shape: Any, width: int) -> None:
+@pytest.mark.parametrize("readout", ["relu", "normalized relu"])
+def test_features_are_pytorch_s_to_rounding_and_do_not_depend_on_the_batch(
+    shape: Any, width: int, readout: Any
+) -> None:
     made, obs = encoder(shape, width), observations(shape)
+    made.readout = readout
     quick = made.compiled()
     assert quick is not None
     found = quick(obs)
@@ -68,5 +72,7 @@ def test_other_networks_have_none() -> None:
     shape = (1, 10, 10, 4)
     assert Own(shape, 1, torch.Generator()).compiled() is None
     made = encoder(shape)
+    made.readout = "normalized projection"
+    assert made.compiled() is None
     made.readout = "projection"
     assert made.compiled() is None

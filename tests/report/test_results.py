@@ -414,6 +414,20 @@ def test_agents_of_before_they_were_compiled_are_not_mixed_with_those_of_today(t
         assert read_results([tmp_path / kind]).methods == expected
 
 
+@pytest.mark.parametrize("method", ["pvn", "random"])
+@pytest.mark.parametrize("normalized", [True, False])
+def test_agents_that_saw_layer_norm_by_pytorch_are_not_mixed_with_those_of_today(
+    tmp_path: Path, method: str, normalized: bool
+) -> None:
+    """The last bits of their features differ; others' do not."""
+    for seed, versions in enumerate((made.VERSIONS, {**made.VERSIONS, "normalized": "1"})):
+        given = {"layer_norm": True} if normalized else {}
+        encoder = made.encoder(tmp_path / f"pretrain/{seed}", method, seed, architecture="nature", **given)
+        made.run(tmp_path / f"online/{seed}", ENV, [1.0], encoder, versions=versions)
+    expected = (f"{method}, normalized 1", f"{method}, normalized none") if normalized else (method,)
+    assert read_results([tmp_path]).methods == expected
+
+
 @pytest.mark.parametrize(
     ("config", "told"),
     [

@@ -19,6 +19,7 @@ from torch import Tensor
 from protovalue.compiling import compiled
 from protovalue.nets import tiles
 from protovalue.nets.layers import Conv, Dense, check_observation_shape, output_size, same_padding
+from protovalue.nets.readout import normalized_relu
 from protovalue.nets.tiles import LANES, RELU, STORE, WITH_ONE, WITH_TWO, largest, make_tiles
 
 Array = NDArray[Any]
@@ -134,6 +135,7 @@ def _forward(
     dense: Array,  # (2,): where the weights of the dense layer begin, and its biases
     first: int,
     end: int,
+    kind: int,  # what becomes of the dense layer's sums: `STORE` or `RELU`
     features: Array,  # (N, ...), written: of its vectors those from `first` up to `end`
 ) -> None:
     """Do both parts of the pass, or one: the convolutions of some observations, some features of all latents.
@@ -147,7 +149,7 @@ def _forward(
         flat, found = latents.reshape(-1), features.reshape(-1)
         pixels(
             count, flat, 0, weights, dense[0], dense[1], first, end, found, 0, found, 0,
-            size, 1, size, 0, features.shape[1], RELU,
+            size, 1, size, 0, features.shape[1], kind,
         )  # fmt: skip
 
 
@@ -237,13 +239,13 @@ class Plan:
             height, width, out.first, positive.first, out.line, positive.line, channels, kind,
         ))  # fmt: skip
 
-    def finish(self, dense: Dense, latent: _Frame, channels: int) -> "Pass":
+    def finish(self, dense: Dense, latent: _Frame, channels: int, normalized: bool) -> "Pass":
         """Add the dense layer on an image of which `channels` are the network's, and return all together."""
         weight = dense.weight.detach().numpy().reshape(-1, latent.height, latent.width, channels)
         weight = _filled(weight, 3, latent.channels)
         flat = _filled(weight.reshape(len(weight), -1).T, 1, padded(len(weight)))  # (in, out)
         last = self.store(_paired(flat)), self.store(_whole(dense.bias, 0))
-        return Pass(self, last, self._size, flat.shape, len(weight))
+        return Pass(self, last, self._size, flat.shape, len(weight), normalized)
 
 
 def padded(channels: int) -> int:
@@ -275,9 +277,16 @@ class Pass:
     dtypes: ClassVar[tuple[type, ...]] = (np.uint8, np.bool_)
 
     def __init__(
-        self, plan: Plan, dense: tuple[int, int], size: int, shape: tuple[int, ...], num_features: int
+        self,
+        plan: Plan,
+        dense: tuple[int, int],
+        size: int,
+        shape: tuple[int, ...],
+        num_features: int,
+        normalized: bool,
     ) -> None:
         """Take a plan, where the dense layer's parameters lie, the buffer's size, and the dense layer's shape."""
+        self._normalized, self._kind = normalized, STORE if normalized else RELU
         self._weights, self._program = np.concatenate(plan.weights), np.array(plan.program, np.int64)
         self._place = np.array([plan.input.first, plan.input.line], np.int64)
         self._shape, self._input = plan.observation_shape, check_observation_shape(plan.observation_shape)
@@ -302,19 +311,20 @@ class Pass:
 
         def convolutions(part: int) -> None:
             here = slice(parts[part], parts[part + 1])
-            forward(plain[here], *fixed, self._rooms[part], latents[here], self._dense, 0, 0, features)
+            forward(plain[here], *fixed, self._rooms[part], latents[here], self._dense, 0, 0, self._kind, features)
 
         def products(part: int) -> None:
             bounds = vectors[part], vectors[part + 1]
-            forward(plain[:0], *fixed, self._rooms[part], latents, self._dense, *bounds, features)
+            forward(plain[:0], *fixed, self._rooms[part], latents, self._dense, *bounds, self._kind, features)
 
         if threads == 1:
-            forward(plain, *fixed, self._rooms[0], latents, self._dense, 0, vectors[-1], features)
+            forward(plain, *fixed, self._rooms[0], latents, self._dense, 0, vectors[-1], self._kind, features)
         else:
             with ThreadPoolExecutor(threads) as workers:
                 for work in (convolutions, products):
                     list(workers.map(work, range(threads)))
-        return np.ascontiguousarray(features[:, : self._num_features])
+        found = features[:, : self._num_features]
+        return normalized_relu(found) if self._normalized else np.ascontiguousarray(found)
 
 
 def _split(count: int, parts: int) -> list[int]:

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from protovalue.nets.encoders import Encoder, Quick, recomputed
 from protovalue.nets.layers import Conv, Dense, flatten, max_pool, output_size, scaled
+from protovalue.nets.readout import COMPILED
 
 
 class _ResidualBlock(nn.Module):
@@ -54,11 +55,11 @@ class ImpalaEncoder(Encoder):
         self.dense = Dense(height * breadth * channels, self.num_features, generator)
 
     def compiled(self) -> Quick | None:
-        """Return a forward pass that keeps each observation in the cache; None for another readout than the ReLU.
+        """Return a forward pass that keeps each observation in the cache; None for a readout with a projection.
 
         And None for a subclass, whose `convolve` may be another.
         """
-        if self.readout != "relu" or type(self) is not ImpalaEncoder:
+        if self.readout not in COMPILED or type(self) is not ImpalaEncoder:
             return None
         from protovalue.nets import frozen_convolutions as frozen  # here and not above, because it imports numba
         from protovalue.nets.tiles import ADD, LANES, RELU
@@ -79,7 +80,7 @@ class ImpalaEncoder(Encoder):
                 if stack is stacks[-1] and block is blocks[-1]:
                     positive = plan.frame(*size, None)
                 plan.conv(block.second, inner, x, positive, ADD)
-        return plan.finish(self.dense, positive, self.latent_shape[0])
+        return plan.finish(self.dense, positive, self.latent_shape[0], self.readout != "relu")
 
     def recompute_activations(self) -> None:
         """Keep only what goes into each pooled convolution and into each residual block.

@@ -11,6 +11,7 @@ from torch import Tensor
 from protovalue.nets.convolutions import ConvSpec, ConvTrunk
 from protovalue.nets.encoders import Encoder, Quick
 from protovalue.nets.layers import Conv, Dense, flatten, scaled
+from protovalue.nets.readout import COMPILED
 
 MINATAR = ConvSpec(((16, 3, 1),), "VALID", 128)
 """The network of MinAtar's authors, VALID as theirs, so that an end-to-end DQN on it is their baseline. Every cell is
@@ -39,17 +40,18 @@ class MinatarEncoder(Encoder):
         self.register_buffer("patches", torch.from_numpy(patches.copy()), persistent=False)
 
     def compiled(self) -> Quick | None:
-        """Return a forward pass that does not touch cells that are not set; None for another readout than the ReLU.
+        """Return a forward pass that does not touch cells that are not set; None for a readout with a projection.
 
         And None for a subclass, whose `convolve` may be another.
         """
-        if self.readout != "relu" or type(self) is not MinatarEncoder:
+        if self.readout not in COMPILED or type(self) is not MinatarEncoder:
             return None
         from protovalue.nets.minatar_frozen import Pass  # here and not above, because it imports numba
 
         conv = cast("Conv", self.trunk.convs[0])
         parameters = (conv.weight.permute(2, 3, 1, 0), conv.bias, self.dense.weight.T, self.dense.bias)
-        return Pass(*(np.array(parameter.detach().contiguous().numpy()) for parameter in parameters))  # copies
+        kernel, bias, dense, dense_bias = (np.array(one.detach().contiguous().numpy()) for one in parameters)  # copies
+        return Pass(kernel, bias, dense, dense_bias, self.readout != "relu")
 
     def convolve(self, x: Tensor) -> Tensor:
         """Apply the convolution."""

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protovalue.compiling import compiled
+from protovalue.nets.readout import normalized_relu
 
 Array = NDArray[Any]
 
@@ -50,6 +51,7 @@ def _forward(
     dense_bias: Array,  # (k,)
     flat: Array,  # (N, H' * W' * channels), scratch
     index: Array,  # (CHUNK,), scratch
+    cut: bool,  # off at 0
     features: Array,  # (N, k), written
 ) -> None:
     count, k, side = len(obs), dense.shape[1], kernel.shape[0]
@@ -76,7 +78,7 @@ def _forward(
                 a = index[j]
                 for i in range(k):
                     features[n, i] += flat[n, a] * dense[a, i]
-    for n in range(count):
+    for n in range(count if cut else 0):
         for i in range(k):
             features[n, i] = max(features[n, i], np.float32(0))
 
@@ -89,9 +91,9 @@ class Pass:
 
     dtypes: ClassVar[tuple[type, ...]] = (np.bool_,)
 
-    def __init__(self, kernel: Array, bias: Array, dense: Array, dense_bias: Array) -> None:
+    def __init__(self, kernel: Array, bias: Array, dense: Array, dense_bias: Array, normalized: bool) -> None:
         """Take a kernel (3, 3, in, channels), its bias (channels,), a dense layer (H' * W' * channels, k) and (k,)."""
-        self._parameters = kernel, bias, dense, dense_bias
+        self._parameters, self._normalized = (kernel, bias, dense, dense_bias), normalized
         self._flat, self._k = dense.shape
         self._index = np.empty(CHUNK, np.int64)
 
@@ -99,5 +101,5 @@ class Pass:
         """Map observations (N, stack, H, W[, C]) to features (N, k)."""
         obs = obs if obs.ndim == 5 else obs[..., None]
         latents, features = np.empty((len(obs), self._flat), np.float32), np.empty((len(obs), self._k), np.float32)
-        forward(obs, *self._parameters, latents, self._index, features)
-        return features
+        forward(obs, *self._parameters, latents, self._index, not self._normalized, features)
+        return normalized_relu(features) if self._normalized else features

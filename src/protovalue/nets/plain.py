@@ -8,6 +8,7 @@ from torch import Tensor
 from protovalue.nets.convolutions import ConvSpec, ConvTrunk
 from protovalue.nets.encoders import Encoder, Quick
 from protovalue.nets.layers import Conv, Dense, output_size, scaled
+from protovalue.nets.readout import COMPILED
 
 
 class PlainEncoder(Encoder):
@@ -22,12 +23,14 @@ class PlainEncoder(Encoder):
         self.dense = Dense(self.trunk.flat_features, self.num_features, generator)
 
     def compiled(self) -> Quick | None:
-        """Return a forward pass that keeps each observation in the cache; None for another readout than the ReLU.
+        """Return a forward pass that keeps each observation in the cache; None for a readout with a projection.
 
         And None for a subclass with a part of the pass of its own.
         """
         parts = ("forward", "project", "convolve")
-        if self.readout != "relu" or any(getattr(type(self), one) is not getattr(PlainEncoder, one) for one in parts):
+        if self.readout not in COMPILED or any(
+            getattr(type(self), one) is not getattr(PlainEncoder, one) for one in parts
+        ):
             return None
         from protovalue.nets import frozen_convolutions as frozen  # here and not above, because it imports numba
         from protovalue.nets.tiles import LANES, RELU
@@ -42,7 +45,7 @@ class PlainEncoder(Encoder):
             found = plan.frame(height, width, frozen.padded(len(conv.bias)), reader)
             plan.conv(conv, x, found, found, RELU)
             x = found
-        return plan.finish(self.dense, x, self.latent_shape[0])
+        return plan.finish(self.dense, x, self.latent_shape[0], self.readout != "relu")
 
     def convolve(self, x: Tensor) -> Tensor:
         """Apply the convolutions."""

@@ -123,11 +123,12 @@ def read_cell(
         made = about["config"]
         method, width, seed, tasks = about["method"], made.get("width", 1), made.get("seed"), made.get("tasks")
         settings = _encoder_settings(about, evaluation["env"])
+    versions = _versions(recorded, evaluation["env"], normalized=bool(settings.get("encoder.layer_norm")))
     settings |= {
         "kind": config["kind"],
         "method": method,
         **{f"agent.{name}": value for name, value in own.items()},
-        **{f"version.{name}": text for name, text in _versions(recorded, evaluation["env"]).items()},
+        **{f"version.{name}": text for name, text in versions.items()},
         **{f"evaluation.{name}": evaluation.get(name) for name in ("episodes", "epsilon", "seed")},
         **{f"env.{name}": value for name, value in evaluation.get("env_options", {}).items()},
     }
@@ -276,12 +277,17 @@ def _config_of(method: str) -> type[Settings]:
     return method_class(method).Config if method in method_names() else PretrainConfig
 
 
-def _versions(recorded: Mapping[str, Any], env: str) -> dict[str, str]:
-    """Return every version that a run was continued with, of the packages that decide its result."""
+def _versions(recorded: Mapping[str, Any], env: str, normalized: bool = False) -> dict[str, str]:
+    """Return every version that a run was continued with, of the packages that decide its result.
+
+    Agents on `normalized` features, those with layer norm, once had them from PyTorch alone.
+    """
     names = ("protovalue", "torch", _EMULATORS.get(env.partition("/")[0], ""))
     found = {name: dict.fromkeys(one[name] for one in recorded["versions"] if name in one) for name in names}
     if recorded["config"].get("kind") in ("online", DQN):  # agents, once computed by PyTorch alone
         found["compiled"] = dict.fromkeys(one.get("compiled", "none") for one in recorded["versions"])
+    if normalized:
+        found["normalized"] = dict.fromkeys(one.get("normalized", "none") for one in recorded["versions"])
     if _has_random_networks(recorded["config"]):  # once convolved by PyTorch alone
         found["patches"] = dict.fromkeys(one.get("patches", "none") for one in recorded["versions"])
     return {name: THEN.join(versions) for name, versions in found.items() if versions}
