@@ -414,6 +414,7 @@ def test_versions_are_recorded_and_a_change_is_said(
     assert recorded[0]["numpy"] == np.__version__
     assert recorded[0]["minatar"] == "protovalue-1", "our games'; older runs have the version of the package"
     assert recorded[0]["compiled"] == "2", "agents' arithmetic; older runs have none"
+    assert recorded[0]["normalized"] == "1", "what they see of layer norm"
     assert recorded[0]["patches"] == "1", "random networks' on large frames; older runs have none"
     monkeypatch.setattr("protovalue.runs.versions", lambda: {**recorded[0], "torch": "9.9"})
     with Run.open(tmp_path / "run", Config()) as run:
