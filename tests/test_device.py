@@ -94,7 +94,7 @@ def test_one_call_has_the_threads_that_it_deserves(monkeypatch: pytest.MonkeyPat
 @pytest.mark.usefixtures("eight")
 def test_commands_choose_by_the_network_and_say_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pong = "--env atari/Pong"
-    words = f"dqn {pong} --out {tmp_path}/dqn --steps 5 --replay-min 2 --seeds 0"
+    words = f"dqn {pong} --out {tmp_path}/dqn --architecture nature --n-step 1 --steps 5 --replay-min 2 --seeds 0"
     assert main([*words.split(), "--batch-size", "50"]) == 0  # 3 * 50 * 32 MFLOP
     assert read_run(tmp_path / "dqn")["config"]["threads"] == 4
     assert "train atari/Pong (4 threads)" in capsys.readouterr().err
@@ -103,7 +103,8 @@ def test_commands_choose_by_the_network_and_say_it(tmp_path: Path, capsys: pytes
     assert main(words.split()) == 0
     assert read_run(tmp_path / "online")["config"]["threads"] == 1
     torch.set_num_threads(8)
-    assert main(f"pretrain --method random {pong} --out {tmp_path}/random --architecture nature".split()) == 0
+    words = f"pretrain --method random {pong} --out {tmp_path}/random --architecture nature --batch-size 256"
+    assert main(words.split()) == 0
     assert read_run(tmp_path / "random")["config"]["threads"] == 8  # 3 * 256 * 32 MFLOP, as if it were trained
 
 

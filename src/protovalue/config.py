@@ -252,13 +252,17 @@ def marked(config: type[Any], mark: object) -> set[str]:
     return {name for name, found in _marks(config).items() if mark in found}
 
 
-def not_given(config: Any) -> set[str]:
-    """Name the fields with a mark `Later` that are as they were before there was a choice: no record has them."""
-    marks = _marks(type(config))
+def before_choices(config: type[Any]) -> dict[str, Any]:
+    """Return what the fields with a mark `Later` were before there was a choice: what a record without them means."""
+    marks = _marks(config)
     later = {name: mark.before for name, found in marks.items() for mark in found if isinstance(mark, Later)}
-    defaults = {one.name: default_of(one) for one in fields(config)}
-    before = {name: defaults[name] if value is None else value for name, value in later.items()}
-    return {name for name, value in before.items() if getattr(config, name) == value}
+    return {one.name: default_of(one) if later[one.name] is None else later[one.name]
+            for one in fields(config) if one.name in later}  # fmt: skip
+
+
+def not_given(config: Any) -> set[str]:
+    """Name the fields that are as they were before there was a choice: no record has them."""
+    return {name for name, value in before_choices(type(config)).items() if getattr(config, name) == value}
 
 
 def default_of(one: Field[Any]) -> Any:

@@ -130,7 +130,12 @@ def test_small_end_to_end_agents() -> None:
         "batch_size": 32, "replay_min": 10_000, "replay_size": 100_000, "update_every": 4, "updates": 1,
         "target_every": 1_000, "log_every": 5_000, "checkpoint_every": 25_000, "double": False,
     }  # fmt: skip
-    assert values(end_to_end(), expected) == expected
+    assert values(end_to_end("gym/Corridor-v0"), expected) == expected
+    atari = {
+        **expected, "architecture": "der", "steps": 500_000, "epsilon_steps": 50_000, "n_step": 5, "double": True,
+        "learning_rate": 2.5e-4, "replay_min": 5_000, "target_every": 500,
+    }  # fmt: skip
+    assert values(end_to_end(), expected) == atari
     there = {
         **expected, "architecture": "minatar", "steps": 300_000, "n_step": 3, "learning_rate": 1e-3, "update_every": 2,
         "target_every": 500,

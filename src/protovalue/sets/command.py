@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
+from protovalue.config import before_choices
 from protovalue.data.dataset import Dataset, open_distinct
 from protovalue.data.info import BACKGROUND, GAP, LABEL, TILE, picture, tile_of
 from protovalue.errors import UserError
@@ -74,7 +75,8 @@ def open_method(config: SetsConfig) -> ProtoValueNetwork:
     if recorded.get("method") != "pvn" or not recorded.get("tasks"):
         raise UserError(f"{config.run}: found a run without sets, expected one of pvn pretrain --method pvn with tasks")
     given = {"data": config.data} if config.data else {}
-    made = config_from(PvnConfig, recorded, out=config.run, holdout=(), **given)
+    before = {name: value for name, value in before_choices(PvnConfig).items() if name not in recorded}
+    made = config_from(PvnConfig, recorded, out=config.run, holdout=(), **before, **given)
     data = open_distinct(made.data, "--data")
     if data.checksum != recorded.get("data_checksum"):
         raise UserError(
