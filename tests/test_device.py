@@ -103,7 +103,7 @@ def test_commands_choose_by_the_network_and_say_it(tmp_path: Path, capsys: pytes
     assert main(words.split()) == 0
     assert read_run(tmp_path / "online")["config"]["threads"] == 1
     torch.set_num_threads(8)
-    words = f"pretrain --method random {pong} --out {tmp_path}/random --architecture nature --batch-size 256"
+    words = f"pretrain --method random {pong} --out {tmp_path}/random --preset paper --architecture nature --width 1"
     assert main(words.split()) == 0
     assert read_run(tmp_path / "random")["config"]["threads"] == 8  # 3 * 256 * 32 MFLOP, as if it were trained
 
