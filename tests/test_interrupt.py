@@ -316,12 +316,13 @@ log_every = 20
 """
 
 
-def test_a_study_tells_its_workers_and_waits_for_them(tmp_path: Path) -> None:
-    """SIGTERM to every process, as a cluster sends it."""
+@pytest.mark.parametrize("before", ["", "trap '' INT; "], ids=["foreground", "background of a script"])
+def test_a_study_tells_its_workers_and_waits_for_them(tmp_path: Path, before: str) -> None:
+    """SIGTERM to every process, as a cluster sends it; also where Ctrl-C is ignored."""
     (tmp_path / "study.toml").write_text(STUDY)
     out = tmp_path / "out"
-    command = f"{sys.executable} -m protovalue.cli study run {tmp_path}/study.toml --out {out}"
-    process = subprocess.Popen(command.split(), stderr=subprocess.PIPE, text=True, start_new_session=True)
+    command = f"{before}exec {sys.executable} -m protovalue.cli study run '{tmp_path}/study.toml' --out '{out}'"
+    process = subprocess.Popen(["sh", "-c", command], stderr=subprocess.PIPE, text=True, start_new_session=True)
     wait_until(
         lambda: any(lines(path) >= 2 for path in out.glob("dqn/*/metrics.jsonl")), lambda: process.poll() is None
     )

@@ -55,7 +55,7 @@ class Engine(Protocol):
         ...
 
     def cancel(self, now: bool = False) -> None:
-        """Ask every job to write a checkpoint and end with code 130; `now` ends them at once."""
+        """Ask every job to write a checkpoint and end with code 130 or 143; `now` ends them at once."""
         ...
 
     def describe(self) -> str:

@@ -88,10 +88,13 @@ class LocalProcesses:
         return [self._end(by_sentinel[sentinel]) for sentinel in ended if isinstance(sentinel, int)]
 
     def cancel(self, now: bool = False) -> None:
-        """Send every job a Ctrl-C; jobs are in process groups of their own, so it comes from here alone."""
+        """End every job; jobs are in process groups of their own, so the signal comes from here alone.
+
+        Not by Ctrl-C, which is ignored by all that a script starts in the background.
+        """
         for running in self._running.values():
             if running.process.pid is not None and running.process.is_alive():
-                os.kill(running.process.pid, signal.SIGKILL if now else signal.SIGINT)
+                os.kill(running.process.pid, signal.SIGKILL if now else signal.SIGTERM)
 
     def describe(self) -> str:
         """Say how many at a time."""
