@@ -148,7 +148,7 @@ def test_what_a_setting_is_that_nobody_gives() -> None:
             "method": "pvn", "preset": "small", "adam_epsilon": PRESET, "seed": 0, "device": "auto",
             "precision": "auto", "compile": False, "recompute_activations": False, "memory": 2048,
             "log_every": 100, "checkpoint_every": 1000, "indicator": "rni", "threshold": "exact", "backup": "mean",
-            "gamma": 0.99, "holdout": (),
+            "gamma": PRESET, "holdout": (),
         },
         TabularConfig: {
             "map": None, "size": None, "walls": None, "gamma": 0.95, "dimensions": 4, "proportion": 0.1, "seed": 0,
