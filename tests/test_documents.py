@@ -134,15 +134,17 @@ ELSEWHERE = {
         "--out runs/minatar-methods-random/report"
     ): "tests/report/test_yardstick.py::test_methods_of_the_same_names_are_measured_by_it_and_not_joined_with_its_own",
     "pvn claims report --out claims.md": "tests/report/test_claims_page.py::test_one_page_of_several_studies",
-    "pvn probe 'runs/minatar-claims/pretrain/GAME-*' --random 0 --states 10000 --epochs 30 --out probes/GAME": (
-        "tests/report/test_probes.py::test_real_encoders_are_found_again"
-    ),
+    (
+        "pvn probe 'runs/minatar-claims/pretrain/GAME-*' --random 0 --states 10000 --epochs 30 "
+        "--feature-scale rms --out probes/GAME"
+    ): "tests/report/test_probes.py::test_real_encoders_are_found_again",
     "pvn report runs/minatar-claims --probes probes/space_invaders probes/breakout probes/asterix --out probed": (
         "tests/report/test_probes.py::test_real_encoders_are_found_again"
     ),
-    "pvn probe 'runs/minatar-methods/pretrain/GAME-*' --random 0 --states 10000 --epochs 30 --out probes/GAME-all": (
-        "tests/report/test_probes.py::test_real_encoders_are_found_again"
-    ),
+    (
+        "pvn probe 'runs/minatar-methods/pretrain/GAME-*' --random 0 --states 10000 --epochs 30 "
+        "--feature-scale rms --out probes/GAME-all"
+    ): "tests/report/test_probes.py::test_real_encoders_are_found_again",
     "pvn report runs/minatar-methods --probes probes/asterix-all probes/breakout-all probes/freeway-all "
     "probes/seaquest-all probes/space_invaders-all --out probed-all": (
         "tests/report/test_probes.py::test_real_encoders_are_found_again"

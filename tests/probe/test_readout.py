@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from protovalue.errors import UserError
-from protovalue.evaluate.probe_file import Variable
+from protovalue.evaluate.probe_file import FeatureScale, Variable
 from protovalue.probe import readout
 from protovalue.probe.labels import Labelled
 from protovalue.probe.readout import Task
@@ -79,7 +79,7 @@ def test_a_rare_class_is_seen_by_the_area_alone() -> None:
     features[:, 0] += 1.2 * rare
     few = Labelled(np.arange(3000).reshape(-1, 1, 1, 1), np.arange(3000) // 30, rare[:, None], (Variable("a", "x"),), 0)
     made = readout.make_task(few, 0)
-    found, nothing = readout.read_frozen(made, torch.from_numpy(features), 0, 30), readout.majority(made)
+    found, nothing = readout.read_frozen(made, torch.from_numpy(features), 0, 30, "whitened"), readout.majority(made)
     assert found.f1[0] == pytest.approx(nothing.f1[0], abs=0.03)
     assert found.area[0] == pytest.approx(0.80, abs=0.07)  # P(N(1.2, 1) > N(0, 1)) = Phi(1.2 / sqrt 2)
 
@@ -111,7 +111,7 @@ def test_f1_stops_by_accuracy_and_the_area_by_likelihood(monkeypatch: pytest.Mon
     seen: dict[int, list[np.ndarray]] = {}
     monkeypatch.setattr(readout._Best, "see", lambda self, scores: seen.setdefault(id(self), []).append(scores))
     made = task()
-    readout.read_frozen(made, torch.zeros(len(made.states.labels), 2), 0, 1)
+    readout.read_frozen(made, torch.zeros(len(made.states.labels), 2), 0, 1, "whitened")
     (accuracy,), (likelihood,) = seen.values()
     assert all(0 <= one <= 1 for one in accuracy)
     np.testing.assert_allclose(likelihood, [np.log(1 / 4), np.log(1 / 2)], atol=0.05)
@@ -133,16 +133,17 @@ def test_the_majority_s_score() -> None:
     assert found.area == [0.5, 0.5]
 
 
-def test_features_that_hold_a_variable_are_read_and_others_are_not() -> None:
+@pytest.mark.parametrize("scale", ["whitened", "rms"])
+def test_features_that_hold_a_variable_are_read_and_others_are_not(scale: FeatureScale) -> None:
     """The first variable stands in the features one-hot, times 50: their scale is taken out. The other does not."""
     made = task()
     features = 50 * torch.eye(CLASSES)[torch.from_numpy(made.states.labels[:, 0])]
-    found = readout.read_frozen(made, features, 0, 200)
+    found = readout.read_frozen(made, features, 0, 200, scale)
     assert (found.f1[0], found.area[0]) == (1, 1)
     assert found.f1[1] < 0.7
     assert found.area[1] < 0.7
-    assert readout.read_frozen(made, 1e-3 * features, 0, 200).f1[0] == 1
-    nothing = readout.read_frozen(made, torch.zeros(len(features), 3), 0, 3)
+    assert readout.read_frozen(made, 1e-3 * features, 0, 200, scale).f1[0] == 1
+    nothing = readout.read_frozen(made, torch.zeros(len(features), 3), 0, 3, scale)
     assert nothing.f1 == pytest.approx(readout.majority(made).f1)
     assert nothing.area == [0.5, 0.5]  # all states are tied
 
@@ -152,13 +153,13 @@ def test_variables_do_not_disturb_each_other() -> None:
     made = task()
     rng = np.random.default_rng(1)
     features = torch.from_numpy(rng.normal(size=(len(made.states.labels), 6))).float()
-    both = readout.read_frozen(made, features, 0, 40)
+    both = readout.read_frozen(made, features, 0, 40, "whitened")
     for j in range(2):
         alone = Task(
             made.states, made.variables[j : j + 1], made.classes[:, j : j + 1], made.counts[j : j + 1], made.train,
             made.stop, made.judge,
         )  # fmt: skip
-        found = readout.read_frozen(alone, features, 0, 40)
+        found = readout.read_frozen(alone, features, 0, 40, "whitened")
         assert (*found.f1, *found.area) == pytest.approx((both.f1[j], both.area[j]))
 
 
@@ -173,7 +174,7 @@ def test_it_stops_early(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(readout, "LEARNING_RATE", 1e-2)
     monkeypatch.setattr(readout, "_all", count)
-    readout.read_frozen(made, torch.zeros(len(made.states.labels), 2), 0, 1_000)
+    readout.read_frozen(made, torch.zeros(len(made.states.labels), 2), 0, 1_000, "whitened")
     assert readout.PATIENCE < len(seen) < 10 * readout.PATIENCE
 
 
@@ -186,7 +187,7 @@ def test_a_network_learns_end_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
     made = readout.make_task(Labelled(observations, np.arange(600) // 30, either, (Variable("xor", "x"),), 0.1), 0)
     torch.manual_seed(0)
     network = nn.Sequential(nn.Linear(8, 64), nn.ReLU())
-    frozen = readout.read_frozen(made, torch.from_numpy(observations), 0, 60)
+    frozen = readout.read_frozen(made, torch.from_numpy(observations), 0, 60, "whitened")
     monkeypatch.setattr(readout, "LEARNING_RATE", 1e-2)
     trained = readout.read_trained(made, network, 64, 0, 150)
     assert frozen.f1[0] < 0.7

@@ -39,8 +39,9 @@ def probe(folder: Path, **changes: Any) -> Path:
     beside = [probed("majority", None, [0.0, 0.1, 0.2], [0.5, 0.5, 0.5])]
     found = {
         "format": "protovalue probe",
-        "version": 3,
+        "version": 4,
         "env": GAME,
+        "feature_scale": "whitened",
         "states": {"train": 7, "stop": 1, "judge": 2},
         "variables": [
             {"name": "row", "category": "places"},
@@ -84,10 +85,10 @@ def test_the_table_has_a_column_for_each_method_and_the_best_in_bold(tmp_path: P
     rows, _ = read_probes([probe(tmp_path)], results())
     table = PROBES.for_files(replace(fake.report(tmp_path), probes=tuple(rows)))
     assert table.columns == (
-        "Game, category and score", "Encoders", "A", "B", "majority", "Rank correlation with the return",
+        "Game, category, score and scale", "Encoders", "A", "B", "majority", "Rank correlation with the return",
     )  # fmt: skip
     texts = [[number.text for number in row] for row in table.rows]
-    assert texts[0] == [f"{GAME}, places, F1", "3", "0.300 [-0.971, 1.571]", "0.600", "0.050", "1.00"]
+    assert texts[0] == [f"{GAME}, places, F1, whitened", "3", "0.300 [-0.971, 1.571]", "0.600", "0.050", "1.00"]
     assert [[number.is_best for number in row].index(True) for row in table.rows] == [3, 2, 2, 2, 3, 2]
 
 
@@ -97,7 +98,8 @@ def test_the_table_has_a_column_for_each_method_and_the_best_in_bold(tmp_path: P
         ({"env": "minatar/asterix"}, f"is of minatar/asterix, expected one of {GAME}"),
         ({"probed": []}, "none of its encoders is in these runs"),
         ({"variables": []}, "field variables: found 'none', expected at least one"),
-        ({"version": 2}, "field version"),
+        ({"version": 3}, "field version"),
+        ({"feature_scale": "none"}, "field feature_scale"),
         ({"probed": [probed("x", "a0", [1.0], [1.0, 1.0, 1.0])]}, "probed[0].scores.f1"),
         ({"probed": [probed("x", "a0", [1.0, 1.0, 1.0], [1.0])]}, "probed[0].scores.area"),
     ],
@@ -112,6 +114,8 @@ def test_twice_and_nothing_are_refused(tmp_path: Path) -> None:
     one = probe(tmp_path / "probe")
     with pytest.raises(UserError, match="found places of minatar/breakout a second time"):
         read_probes([one, one], results())
+    other = probe(tmp_path / "other", feature_scale="rms")  # the other scale stands beside it
+    assert [row.feature_scale for row in read_probes([one, other], results())[0]] == ["whitened"] * 6 + ["rms"] * 6
     with pytest.raises(UserError, match=r"nowhere: found no probe\.json"):
         read_probes([tmp_path / "nowhere"], results())
 
@@ -133,7 +137,7 @@ def test_real_encoders_are_found_again(tmp_path: Path, capsys: pytest.CaptureFix
     assert main(["report", str(tmp_path / "agents"), *report]) == 0
     assert "1 of the probed encoders are not in these runs" in capsys.readouterr().out  # the random one
     text = (tmp_path / "report" / "tables" / "probes.md").read_text()
-    assert f"{GAME}, beside the player, F1 | 2 |" in text
+    assert f"{GAME}, beside the player, F1, whitened | 2 |" in text
     assert '<section id="probes"' in (tmp_path / "report" / "index.html").read_text()
 
 

@@ -13,7 +13,8 @@ from protovalue.schema import checked, require
 
 RESULT = "probe.json"
 FORMAT: Literal["protovalue probe"] = "protovalue probe"
-VERSION: Literal[3] = 3
+VERSION: Literal[4] = 4
+FeatureScale = Literal["whitened", "rms"]
 Kind = Literal["F1", "area"]
 KINDS: tuple[Kind, ...] = ("F1", "area")
 
@@ -56,8 +57,10 @@ class ProbeFile:
     """All scores in one environment."""
 
     format: Literal["protovalue probe"]
-    version: Literal[3]
+    version: Literal[4]
     env: str
+    feature_scale: FeatureScale
+    """How features were scaled before they were read."""
     states: dict[str, int]
     """How many trained, stopped and judged the readouts."""
     variables: list[Variable]

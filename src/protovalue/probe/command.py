@@ -56,6 +56,7 @@ def probe_command(config: ProbeConfig) -> None:
         format=FORMAT,
         version=VERSION,
         env=env.env_id,
+        feature_scale=config.feature_scale,
         states={"train": len(task.train), "stop": len(task.stop), "judge": len(task.judge)},
         variables=list(task.variables),
         probed=probed,
@@ -119,7 +120,7 @@ def _probed(config: ProbeConfig, task: Task, encoders: Sequence[tuple[str, str, 
     with ProgressBar("probes", len(encoders) + (config.supervised > 0), "encoders") as bar:
         for method, name, encoder in encoders:
             features = torch.from_numpy(features_of(encoder.features, task.states.observations))
-            scores = read_frozen(task, features, config.seed, config.epochs)
+            scores = read_frozen(task, features, config.seed, config.epochs, config.feature_scale)
             yield Probed(method, name, encoder_checksum(encoder), scores)
             bar.advance(1)
         if config.supervised:

@@ -7,6 +7,7 @@ from typing import Annotated
 from tyro.conf import Positional
 
 from protovalue.config import COUNT, INPUT, NOT_NEGATIVE, PLACE, RESULT, SUBJECT, Settings, require
+from protovalue.evaluate.probe_file import FeatureScale
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,8 @@ class ProbeConfig(Settings):
     """Random initialisations of each architecture that are probed beside the encoders."""
     supervised: Annotated[int, RESULT, NOT_NEGATIVE] = 0
     """Epochs of a network of the same shape that is trained end to end on the labels; 0 is none."""
+    feature_scale: Annotated[FeatureScale, RESULT] = "whitened"
+    """Give all directions of the features the same variance (whitened), or divide them by one number (rms)."""
     epochs: Annotated[int, RESULT, COUNT] = 100
     """Most epochs of a readout."""
     seed: Annotated[int, RESULT, NOT_NEGATIVE] = 0

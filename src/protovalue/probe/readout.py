@@ -20,8 +20,9 @@ from sklearn.metrics import f1_score, roc_auc_score
 from torch import Tensor, nn
 
 from protovalue.errors import UserError
-from protovalue.evaluate.probe_file import Scores, Variable
+from protovalue.evaluate.probe_file import FeatureScale, Scores, Variable
 from protovalue.probe.labels import Labelled
+from protovalue.probe.scaling import scale_features
 from protovalue.randomness import numpy_generator
 
 SHARES = (0.7, 0.1, 0.2)
@@ -122,11 +123,10 @@ def area_under_curve(truth: NDArray[np.int64], likelihoods: NDArray[np.float32])
     return float(np.mean(found)) if found else CHANCE
 
 
-def read_frozen(task: Task, features: Tensor, seed: int, epochs: int) -> Scores:
-    """Return the scores of all variables, read from frozen features (N, k), which are divided by their training RMS."""
-    scale = features[torch.from_numpy(task.train)].square().mean().sqrt()
-    scaled = features / scale if scale > 0 else features
-    return _read(task, lambda part: scaled[torch.from_numpy(part)], features.shape[1], seed, epochs, ())
+def read_frozen(task: Task, features: Tensor, seed: int, epochs: int, scale: FeatureScale) -> Scores:
+    """Return the scores of all variables, read from frozen features (N, k)."""
+    scaled = scale_features(features, torch.from_numpy(task.train), scale)
+    return _read(task, lambda part: scaled[torch.from_numpy(part)], scaled.shape[1], seed, epochs, ())
 
 
 def read_trained(task: Task, network: nn.Module, num_features: int, seed: int, epochs: int) -> Scores:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protovalue.evaluate.aggregate import STATISTIC_TITLES, STATISTICS, Estimate
-from protovalue.evaluate.probe_file import Kind
+from protovalue.evaluate.probe_file import FeatureScale, Kind
 from protovalue.report.results import EncoderFeatures, Results
 
 __all__ = [
@@ -244,6 +244,8 @@ class ProbeRow:
     category: str
     kind: Kind
     """Which score it is."""
+    feature_scale: FeatureScale
+    """How features were scaled before they were read."""
     scores: Mapping[str, Estimate]
     """By method, with Student's interval over encoders; also of what stands beside the methods."""
     correlation: Estimate | None

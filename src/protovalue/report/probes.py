@@ -27,7 +27,7 @@ def read_probes(paths: Sequence[Path], results: Results) -> tuple[list[ProbeRow]
         own = [row for kind in KINDS for row in _rows(found, results, kind)]
         strangers = _strangers(found, results)
         for row in own:
-            if any((row.env, row.category, row.kind) == (other.env, other.category, other.kind) for other in rows):
+            if any(_subject(row) == _subject(other) for other in rows):
                 raise UserError(f"--probes: {path}: found {row.category} of {row.env} a second time, expected it once")
         if not any(row.encoders for row in own):
             raise UserError(f"--probes: {path}: none of its encoders is in these runs")
@@ -56,6 +56,7 @@ def _rows(found: ProbeFile, results: Results, kind: Kind) -> Iterator[ProbeRow]:
             env=found.env,
             category=name,
             kind=kind,
+            feature_scale=found.feature_scale,
             scores={
                 method: mean_interval([float(one[columns].mean()) for one in grid])
                 for method, grid in scores.items()
@@ -64,6 +65,11 @@ def _rows(found: ProbeFile, results: Results, kind: Kind) -> Iterator[ProbeRow]:
             correlation=rank_correlation([float(one[columns].mean()) for one, _ in pairs], [r for _, r in pairs]),
             encoders=len(pairs),
         )
+
+
+def _subject(row: ProbeRow) -> tuple[str, ...]:
+    """Return what a report has once."""
+    return row.env, row.category, row.kind, row.feature_scale
 
 
 def _strangers(found: ProbeFile, results: Results) -> int:

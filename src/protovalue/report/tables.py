@@ -379,14 +379,15 @@ def _probed(method: str) -> Callable[[ProbeRow], Estimate | None]:
 PROBES: TableEntry[ProbeRow] = TableEntry(
     name="probes",
     title="What can be read from the features",
-    head="Game, category and score",
+    head="Game, category, score and scale",
     rows=lambda report: report.probes,
-    row_name=lambda report, row: f"{row.env}, {row.category}, {row.kind}",
+    row_name=lambda report, row: f"{row.env}, {row.category}, {row.kind}, {row.feature_scale}",
     columns=_probe_columns,
     rivals="columns",
     note=lambda report: (
         "Linear readouts (pvn probe), with Student's 95% interval over encoders. F1 is of answers, weighted by how "
-        "often a class occurs; the area under the curve is of the order in which states are put, 0.5 by chance. Rank "
+        "often a class occurs; the area under the curve is of the order in which states are put, 0.5 by chance. "
+        "Before they are read, features are whitened, or divided by one number, their root mean square (rms). Rank "
         "correlation: Spearman's, of the score and the agents' mean return, over all encoders of the game; its 95% "
         "interval takes them as independent, though methods share data sets. A probe that does not go with the return "
         "does not tell what an encoder is worth."
