@@ -218,7 +218,7 @@ def test_the_encoder_is_chosen_by_the_size_of_a_frame(preset: Any) -> None:
     assert chosen("gym/Grid-v0", 12, 12, architecture="impala") == ("impala", "impala")
     for frame in ((10, 10, 4), ()):  # as before
         assert chosen("minatar/breakout", *frame) == small
-    assert chosen("atari/Pong", 84, 84) == (large if preset == "paper" else ("nature", "der"))
+    assert chosen("atari/Pong", 84, 84) == (large if preset == "paper" else ("der", "der"))
     with_frame = resolved(PvnConfig(out=Path(), preset=preset), "minatar/breakout", (10, 10, 4))
     assert with_frame == resolved(PvnConfig(out=Path(), preset=preset), "minatar/breakout")
 

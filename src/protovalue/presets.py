@@ -120,13 +120,13 @@ PRETRAIN: Presets = {
     # Without layer norm most units die within some hundred steps.
     ("small", "atari"): Preset(
         SMALL_ATARI,
-        architecture="nature", batch_size=32, steps=2_500, learning_rate=3e-4, adam_epsilon=1e-8, layer_norm=True,
+        architecture="der", batch_size=64, steps=5_000, learning_rate=1e-3, adam_epsilon=1e-8, layer_norm=True,
     ),
 }  # fmt: skip
 
 _TASKS = {"tasks": 100, "target_ema": 0.99}
 _MINATAR_TASKS = {"tasks": 50, "target_ema": 0.95}
-_ATARI_TASKS = {"tasks": 100, "target_ema": 0.95, "gamma": 0.9}
+_ATARI_TASKS = {"tasks": 100, "target_ema": 0.95, "gamma": 0.9, "head_start": "mean"}
 # Images are augmented, with the trained network as its own target. MinAtar has no pixels to spare: where a piece stands
 # is the state, and a cell is on or off.
 _AUGMENTED = {"channels": 64, "shift": 4, "intensity": 0.05, "dropout": 0.0, "target_ema": 0.0}
@@ -135,7 +135,13 @@ _NOT_AUGMENTED = {"shift": 0, "intensity": 0.0, "dropout": 0.5, "target_ema": 0.
 METHODS: Mapping[str, Presets] = {
     "pvn": {
         ("*", "*"): Preset(
-            PAPER_PRETRAINING, gamma=0.99, burn_in=62_500, tasks_per_module=10, rni_network="dqn", rni_output="linear"
+            PAPER_PRETRAINING,
+            gamma=0.99,
+            burn_in=62_500,
+            tasks_per_module=10,
+            rni_network="dqn",
+            rni_output="linear",
+            head_start="zero",
         ),
         ("paper", "*"): Preset(PAPER_PRETRAINING, **_TASKS, proportion=0.01, normalize="no"),
         ("small", "*"): Preset(PAPER_PRETRAINING, **_TASKS, proportion=0.01, normalize="yes"),
@@ -144,7 +150,7 @@ METHODS: Mapping[str, Presets] = {
     },
     # The paper says neither how many nor at what scale: as many as its indicators, and the same target network.
     "cumulants": {
-        ("*", "*"): Preset("as for pvn", gamma=0.99),
+        ("*", "*"): Preset("as for pvn", gamma=0.99, head_start="zero"),
         ("paper", "*"): Preset("as for pvn", **_TASKS, normalize="no"),
         ("small", "*"): Preset("as for pvn", **_TASKS, normalize="yes"),
         ("small", "minatar"): Preset("as for pvn", **_MINATAR_TASKS),

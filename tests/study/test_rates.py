@@ -1,10 +1,12 @@
 """Estimates come from what was measured: finished stages, remembered rates, and width by multiply-adds."""
 
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from protovalue.data.config import CollectConfig
 from protovalue.study import measure
 from protovalue.study.folder import histories
 from protovalue.study.measure import LARGE, SIZES, select, small_study
@@ -110,6 +112,32 @@ def test_the_small_study_regresses_for_one_step_and_times_it_apart() -> None:
     assert one.before[regression_rate(1)] == 1
     assert measure._regression(1).per_unit > 0
     assert measure._indicators("minatar/breakout", 1).per_unit > 0
+
+
+def test_what_emulators_take_to_start_is_not_counted_by_the_step(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A collection that takes five seconds to start and two milliseconds a step, by a clock of its own."""
+    clock, asked = [100.0], []
+
+    def collect(config: CollectConfig, quiet: bool) -> None:
+        asked.append((config.steps, config.out, quiet))
+        clock[0] += 5.0 + 0.002 * config.steps
+
+    monkeypatch.setattr(measure, "collect", collect)
+    monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
+    config = CollectConfig(env="atari/Pong", out=Path("elsewhere"), steps=50_000)
+    assert measure._collecting(config, tmp_path, 600) == pytest.approx(0.002)
+    assert [steps for steps, _, _ in asked] == [600, 1_800]
+    assert all(out.parent == tmp_path and quiet for _, out, quiet in asked)
+    assert len({out for _, out, _ in asked}) == 2
+
+
+def test_collecting_is_measured_so_for_a_study() -> None:
+    small = plan(small_study(parse(TINY), "minatar/breakout", SIZES["minatar"]), ROOT)
+    (stage,) = [stage for stage in small.stages if stage.kind == "collect"]
+    assert isinstance(stage.used, CollectConfig)
+    assert stage.used.steps == SIZES["minatar"].collect
 
 
 def test_the_small_study_of_a_large_one_has_width_1_and_no_episodes() -> None:

@@ -132,7 +132,7 @@ class PvnConfig(TaskConfig):
     """Share of the target network that is kept in each step."""
     target_every: Annotated[int | None, RESULT, COUNT] = None
     """Copy the target network every so many steps, in place of the moving average."""
-    head_start: Annotated[Literal["zero", "mean"], RESULT] = "zero"
+    head_start: Annotated[Literal["zero", "mean"], RESULT] = PRESET
     """Where the heads' biases start: at zero, or at the mean value of each task on the data."""
     terminal_mask: Annotated[Literal["yes", "no"], RESULT] = "yes"
     """Whether nothing follows the end of an episode; no is the paper's formula as it reads."""
@@ -207,7 +207,7 @@ class CumulantsConfig(TaskConfig):
     """Discount factor."""
     target_ema: Annotated[float, RESULT, DISCOUNT] = PRESET
     """Share of the target network that is kept in each step."""
-    head_start: Annotated[Literal["zero", "mean"], RESULT] = "zero"
+    head_start: Annotated[Literal["zero", "mean"], RESULT] = PRESET
     """Where the heads' biases start: at zero, or at the mean value of each task on the data."""
     scale_errors: Annotated[Literal["none", "spread"], RESULT, LATER] = "none"
     """What each task's errors are divided by: the spread of its sums on the data, or nothing."""

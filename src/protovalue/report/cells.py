@@ -72,6 +72,8 @@ class CellResult:
     """The runs that the agents come from, each with its number of agents; empty where all are of `run`."""
     loss: float | None = None
     """Of the last tenth of pretraining; only where `kept` is set, else it is in the encoder's log."""
+    transitions: int | None = None
+    """Of the data that the encoder learned from; None where that is not known."""
     kept: Path | None = None
     """The file of results that it was read from; its run, encoder and data are not at hand then."""
 

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from protovalue.data.collect import collect
+from protovalue.data.config import CollectConfig
 from protovalue.envs.registry import make
 from protovalue.indicators.registry import make_indicator
 from protovalue.indicators.threshold import sgd_thresholds
@@ -184,7 +186,21 @@ def _per_unit(stage: Stage, root: Path, size: Size) -> float | None:
     if stage.kind in ("online", "dqn") and len(late) > 1:
         steps, seconds = late[-1]["step"] - late[0]["step"], late[-1]["time"] - late[0]["time"]
         return float(seconds / steps)
-    return None
+    return _collecting(stage.used, root, size.collect) if isinstance(stage.used, CollectConfig) else None
+
+
+def _collecting(config: CollectConfig, root: Path, steps: int) -> float:
+    """Time two collections of different lengths: emulators take seconds to start, and then far less than that a step.
+
+    Returns:
+        Seconds per step.
+    """
+    seconds = []
+    for count in (steps, 3 * steps):
+        begin = time.perf_counter()
+        collect(replace(config, steps=count, out=root / f"collected-{count}"), quiet=True)
+        seconds.append(time.perf_counter() - begin)
+    return max(seconds[1] - seconds[0], 0.0) / (2 * steps)
 
 
 def _indicators(env: str, threads: int) -> Rate:
