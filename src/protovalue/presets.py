@@ -126,7 +126,7 @@ PRETRAIN: Presets = {
 
 _TASKS = {"tasks": 100, "target_ema": 0.99}
 _MINATAR_TASKS = {"tasks": 50, "target_ema": 0.95}
-_ATARI_TASKS = {"tasks": 100, "target_ema": 0.95, "gamma": 0.9, "head_start": "mean"}
+_ATARI_TASKS = {"tasks": 100, "target_ema": 0.95, "head_start": "mean"}
 # Images are augmented, with the trained network as its own target. MinAtar has no pixels to spare: where a piece stands
 # is the state, and a cell is on or off.
 _AUGMENTED = {"channels": 64, "shift": 4, "intensity": 0.05, "dropout": 0.0, "target_ema": 0.0}
@@ -160,7 +160,7 @@ METHODS: Mapping[str, Presets] = {
     "reward": {
         ("*", "*"): Preset("as for pvn", gamma=0.99, target_ema=0.99),
         ("small", "minatar"): Preset("as for pvn", target_ema=0.95),
-        ("small", "atari"): Preset("as for pvn", gamma=0.9, target_ema=0.95),
+        ("small", "atari"): Preset("as for pvn", target_ema=0.95),
     },
     # d: as many as the other methods have tasks; lambda: the source's. With beta = 1 the optimum holds every
     # eigenvector whose eigenvalue is below 2 beta = 2: an eigenvalue e leaves the squared length 1 - e / (2 beta).

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protovalue.config import Settings, names_where
+from protovalue.data.dataset import Folder
 from protovalue.encoder import CONFIG as ENCODER_CONFIG
 from protovalue.envs.options import check_recorded
 from protovalue.errors import UserError
@@ -120,6 +121,7 @@ def read_cell(
     own = _compared(config, OnlineConfig if encoder else DqnConfig)
     method, width, tasks, seed = DQN, config.get("width", 1), None, None
     settings: dict[str, Any] = {}
+    made: dict[str, Any] = {}
     if encoder is not None:
         about = _about(str(encoder))
         made = about["config"]
@@ -153,7 +155,16 @@ def read_cell(
         data=None,
         settings=settings,
         checksum=config.get("encoder_checksum"),
+        transitions=None if method == "random" else transitions_of([Path(one) for one in made.get("data") or ()]),
     )
+
+
+def transitions_of(data: Sequence[Path]) -> int | None:
+    """Count the transitions of data sets; None where there is none, or one is not at hand."""
+    try:
+        return sum(Folder(path).manifest.transitions for path in data) or None
+    except UserError:
+        return None
 
 
 @dataclass(frozen=True)

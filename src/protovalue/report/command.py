@@ -12,7 +12,7 @@ from protovalue.evaluate.scores import paper_results
 from protovalue.files import make_folder, write_json
 from protovalue.processes import one_thread
 from protovalue.registry import load_code
-from protovalue.report import claims, figures, grid, rendering, summary, tables
+from protovalue.report import budget, claims, figures, grid, rendering, summary, tables
 from protovalue.report.cells import THEN, CellResult
 from protovalue.report.claims_page import CLAIMS, write_claims
 from protovalue.report.comparing import Subject
@@ -99,6 +99,7 @@ def compute(results: Results, config: ReportConfig, quiet: bool = False) -> Repo
         for env in results.envs
         if env in {cell.env for cell in results.cells} and env not in summary.trained(results)
     ]
+    paper = {env: found for env in results.envs if (found := paper_results(env))}
     return Report(
         results=results,
         draws=config.draws,
@@ -117,7 +118,8 @@ def compute(results: Results, config: ReportConfig, quiet: bool = False) -> Repo
         grid_widths=grid.grid_widths(grids, scale, games, config.draws),
         probes=tuple(probes),
         improvements=summary.improvements(scores, config.draws),
-        paper={env: found for env in results.envs if (found := paper_results(env))},
+        paper=paper,
+        budgets=budget.budgets(results, paper),
         references=summary.references(results),
         details={"protovalue": __version__, "bootstrap draws": config.draws, "bootstrap seed": summary.SEED},
     )

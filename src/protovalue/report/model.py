@@ -13,7 +13,7 @@ from protovalue.evaluate.probe_file import FeatureScale, Kind
 from protovalue.report.results import EncoderFeatures, Results
 
 __all__ = [
-    "STATISTICS", "STATISTIC_TITLES", "Aggregate", "Contrast", "Cost", "Embedding", "Estimate",
+    "STATISTICS", "STATISTIC_TITLES", "Aggregate", "Budget", "Contrast", "Cost", "Embedding", "Estimate",
     "FeatureNumbers", "Gallery", "GameScore", "GridCell", "GridWidth", "Picture", "ProbeRow", "Report", "Spread",
     "TableFiles", "Verdict",
 ]  # fmt: skip
@@ -254,6 +254,25 @@ class ProbeRow:
 
 
 @dataclass(frozen=True)
+class Budget:
+    """What the returns of a method stand on; where runs differ, every value that there is. Empty: there is none."""
+
+    method: str
+    networks: tuple[str, ...]
+    """Architecture and width."""
+    transitions: tuple[int, ...]
+    """Of the data that an encoder learned from."""
+    steps: tuple[int, ...]
+    """Gradient steps of pretraining."""
+    batch_size: tuple[int, ...]
+    """Of pretraining."""
+    agent_steps: tuple[int, ...]
+    """Of each agent."""
+    episodes: tuple[int, ...]
+    """Evaluation episodes of each agent."""
+
+
+@dataclass(frozen=True)
 class Cost:
     """What a kind of stage took."""
 
@@ -297,6 +316,8 @@ class Report:
     """The lines that the command prints: numbers with intervals, per game and over games."""
     paper: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """Mean returns that the paper printed, by environment and the paper's name of the method."""
+    budgets: tuple[Budget, ...] = ()
+    """What the returns stand on, the paper's last; empty where the paper has none for these games."""
     references: tuple[str, ...] = ()
     """Methods that saw the reward before the agents did, which do not compete: end-to-end DQN, reward pretraining."""
     details: Mapping[str, Any] = field(default_factory=dict)

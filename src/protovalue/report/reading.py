@@ -10,7 +10,16 @@ from pathlib import Path
 from protovalue.encoder import encoder_folder
 from protovalue.errors import UserError
 from protovalue.files import Lines, read_bytes
-from protovalue.report.cells import DQN, EVALUATION, CellResult, read_agents, read_cell, read_evaluation, why_unlike
+from protovalue.report.cells import (
+    DQN,
+    EVALUATION,
+    CellResult,
+    read_agents,
+    read_cell,
+    read_evaluation,
+    transitions_of,
+    why_unlike,
+)
 from protovalue.report.checking import (
     about_data,
     about_variants,
@@ -35,6 +44,7 @@ from protovalue.study.folder import (
     read_diary,
     read_study,
 )
+from protovalue.study.model import RANDOM
 
 DATA = "encoder.data checksum"  # a study has data seeds, and says in its cells which data an encoder learned from
 
@@ -101,6 +111,7 @@ class _StudyReader:
             data_seed=entry.data_seed,
             pretraining_seed=entry.pretraining_seed,
             data=self.root / entry.data if entry.data else None,
+            transitions=found.transitions or _transitions(found, self.root / entry.data if entry.data else None),
             settings={name: value for name, value in found.settings.items() if name != DATA},
             commands=tuple(shlex.join(stage.command) for stage in own),
             seconds=sum(taken) if taken else None,
@@ -113,6 +124,11 @@ class _StudyReader:
             if name in self.stages:
                 found[self.stages[name].kind] += seconds
         return dict(found)
+
+
+def _transitions(cell: CellResult, data: Path | None) -> int | None:
+    """Count the data of a study that was moved: its encoders name a place where it no longer is."""
+    return transitions_of([data]) if data and cell.settings.get("method") not in (RANDOM, DQN) else None
 
 
 def _read_study(root: Path) -> Results:

@@ -68,6 +68,7 @@ class _Cell:
     seconds: float | None
     checksum: str | None
     loss: float | None
+    transitions: int | None = None
 
     def __post_init__(self) -> None:
         require(len(self.returns) == len(self.seeds) > 0, "returns", self.returns, "one for each of `seeds`")

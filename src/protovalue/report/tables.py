@@ -10,6 +10,7 @@ from protovalue.evaluate.scores import PAPER_REFERENCES, PAPER_TITLES, paper_tit
 from protovalue.report.best import best
 from protovalue.report.model import (
     Aggregate,
+    Budget,
     Contrast,
     FeatureNumbers,
     GameScore,
@@ -179,6 +180,39 @@ GAMES: TableEntry[str] = TableEntry(
     note=_game_note,
     rivals="columns",
     in_files=lambda report, env: any(score.env == env for score in report.per_game),
+)
+
+
+def _counted(values: Sequence[int]) -> Number:
+    text = " to ".join(f"{value:,}" for value in dict.fromkeys((values[0], values[-1]))) if values else NONE
+    return Number(text, values[0] if len(values) == 1 else None, short=text)
+
+
+def _networks(row: Budget) -> Number:
+    text = ", ".join(row.networks)
+    return Number(text, short=text)
+
+
+BUDGET_COLUMNS: tuple[Column[Budget], ...] = (
+    Column("Network", _networks),
+    Column("Transitions", lambda row: _counted(row.transitions)),
+    Column("Gradient steps", lambda row: _counted(row.steps)),
+    Column("Batch", lambda row: _counted(row.batch_size)),
+    Column("Agent steps", lambda row: _counted(row.agent_steps)),
+    Column("Evaluation episodes", lambda row: _counted(row.episodes)),
+)
+
+BUDGETS: TableEntry[Budget] = TableEntry(
+    name="budgets",
+    title="What the returns stand on, here and in the paper",
+    head="Returns",
+    rows=lambda report: report.budgets,
+    row_name=lambda report, row: row.method,
+    columns=lambda report: BUDGET_COLUMNS,
+    note=lambda report: (
+        "Transitions, gradient steps and batch: of the pretraining of one encoder; agent steps and episodes: of one "
+        "agent. The paper's are those of its proto-value networks and linear agents."
+    ),
 )
 
 NORMALISED_GAMES: TableEntry[str] = TableEntry(
@@ -395,7 +429,7 @@ PROBES: TableEntry[ProbeRow] = TableEntry(
 )
 
 IN_FILES: tuple[TableEntry[Any], ...] = (
-    GAMES, AGGREGATES, IMPROVEMENT, CLAIMS, VARIANTS, SATURATION, GRID, FEATURES, PROBES,
+    GAMES, BUDGETS, AGGREGATES, IMPROVEMENT, CLAIMS, VARIANTS, SATURATION, GRID, FEATURES, PROBES,
 )  # fmt: skip
 """The tables that are files, in their order."""
 ON_PAGE: tuple[TableEntry[Any], ...] = (*IN_FILES, NORMALISED_GAMES)
