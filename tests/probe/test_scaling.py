@@ -25,6 +25,7 @@ def test_by_one_number() -> None:
     found = scale_features(torch.tensor([[3.0, 4.0], [30.0, 0.0]]), torch.tensor([0]), "rms")
     torch.testing.assert_close(found, torch.tensor([[3.0, 4.0], [30.0, 0.0]]) / 12.5**0.5)
     assert scale_features(torch.zeros(3, 2), torch.tensor([0]), "rms").tolist() == [[0.0, 0.0]] * 3
+    assert scale_features(torch.full((2, 2), 0.25), torch.tensor([0]), "rms").tolist() == [[1.0, 1.0]] * 2
 
 
 def test_whitened_by_hand() -> None:
@@ -44,6 +45,20 @@ def test_every_direction_has_the_same_variance_and_none_the_training_does_not_ha
     own = found[TRAIN].double()
     torch.testing.assert_close(own.mean(dim=0), torch.zeros(3).double(), atol=1e-4, rtol=0)
     torch.testing.assert_close(own.T @ own / 800, torch.eye(3).double(), atol=1e-3, rtol=0)
+
+
+@pytest.mark.parametrize(("faint", "kept"), [(2e-5, 2), (5e-6, 1)])
+def test_what_is_fainter_than_a_hundred_thousandth_is_left_out(faint: float, kept: int) -> None:
+    given = torch.tensor([[1.0, faint], [1.0, -faint], [-1.0, faint], [-1.0, -faint]])
+    assert scale_features(given, torch.arange(4), "whitened").shape == (4, kept)
+
+
+def test_the_last_digit_of_large_features_is_left_out() -> None:
+    """Around 1000 the numbers of float32 are 0.00006 apart: features that differ by that tell nothing."""
+    given = torch.full((8, 1), 1000.0)
+    given[::2] = torch.nextafter(given[::2], torch.tensor(2000.0))
+    assert given.unique().numel() == 2
+    assert scale_features(given, torch.arange(8), "whitened").abs().max() == 0
 
 
 @pytest.mark.parametrize("value", [0.0, 0.1, 1e4 / 3])
