@@ -225,7 +225,7 @@ def _minari() -> None:
 def _studies() -> None:
     """The shipped studies, in small: the first game, three methods, one seed of everything, few steps."""
     Path("studies").mkdir()
-    for path in (ROOT / "studies").glob("minatar-*.toml"):
+    for path in [*(ROOT / "studies").glob("minatar-*.toml"), ROOT / "studies" / "atari-small.toml"]:
         (Path("studies") / path.name).write_text(smaller_study(path.read_text(encoding="utf-8")))
 
 

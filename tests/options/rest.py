@@ -364,6 +364,7 @@ PROBES: dict[tuple[str, str], Check] = {
     ("probe", "random"): probe_differs("--random 0", "--random 1"),
     ("probe", "supervised"): differ(PROBE, f"{PROBE} --supervised 1", scores_of),
     ("probe", "epochs"): probe_differs("--epochs 1", "--epochs 9"),
+    ("probe", "feature_scale"): differ(PROBE, f"{PROBE} --feature-scale rms", scores_of),
     ("probe", "seed"): probe_differs("--seed 1", "--seed 2"),
 }
 
