@@ -6,6 +6,9 @@ from typing import Any
 import pytest
 
 from protovalue.cli import main
+from protovalue.files import write_json
+from protovalue.study.command import open_study
+from protovalue.study.folder import Events
 from protovalue.study.plan import plan
 from protovalue.study.rates import MEASURED, Rate, remember
 from tests.study.helpers import TINY, parse
@@ -55,3 +58,24 @@ def test_all_known(printed: Any, tmp_path: Path) -> None:
     assert lines["all"] == "16 32 s"
     # the agents of four encoders and dqn, two at a time: 16 stages of 2 s
     assert lines["left:"] == "16 stages, 0.0 processor-hours at 1 thread(s) a stage, 16 s with --jobs 2"
+
+
+def test_status_says_what_each_kind_of_stage_took(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two runs of DQN, one in two attempts: 30 s + 150 s, so 3.0 min, 90 s each. What is open is not in it."""
+    file = tmp_path / "study.toml"
+    file.write_text(TINY.replace("seeds = 1\n", "seeds = 3\n"))
+    _, root, laid_out = open_study(file, tmp_path / "out")
+    trained = [stage for stage in laid_out.stages if stage.kind == "dqn"]
+    for stage in trained[:2]:
+        (root / stage.folder).mkdir(parents=True)
+        write_json(root / stage.folder / "done.json", {"steps": 60})
+    diary = Events(root)
+    spent = [(trained[0], "done", 30.0), (trained[1], "interrupted", 50.0), (trained[1], "done", 100.0)]
+    for stage, event, seconds in [*spent, (trained[2], "interrupted", 7.0)]:
+        diary.write(stage.id, "start")
+        diary.write(stage.id, event, seconds=2 * seconds, cpu_seconds=seconds)
+    diary.close()
+    assert main(["study", "status", str(file), "--out", str(root)]) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["done", "processor", "time", "each"] in rows
+    assert [row for row in rows if row[:1] == ["dqn"]] == [["dqn", "2", "3.0", "min", "90", "s"]]

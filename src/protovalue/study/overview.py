@@ -56,6 +56,8 @@ def study_status(config: StudyStatusConfig) -> None:
     finished = sum(one == "done" for one in state.values())
     total = sum(one.seconds for one in history.values())
     cpu = sum(one.cpu_seconds for one in history.values())
+    for line in _costs([stage for stage in laid_out.stages if state[stage.id] == "done"], history):
+        print(line)
     print(f"{finished} of {len(state)} stages are done; {duration(total)} so far, {duration(cpu)} of processor time")
     for stage in laid_out.stages:
         if state[stage.id] == "running":
@@ -63,6 +65,23 @@ def study_status(config: StudyStatusConfig) -> None:
     for stage in laid_out.stages:
         if state[stage.id] == "failed":
             print(f"failed: {stage.id}: {history[stage.id].error} (log: {root / log_name(stage.id)})")
+
+
+def _costs(done: Sequence[Stage], history: Mapping[str, History]) -> list[str]:
+    """Return a table of what done stages took by kind, in processor time: all of them, and the mean of one.
+
+    Stages without a time, because lines of the diary were lost, are left out.
+    """
+    spent: dict[str, list[float]] = defaultdict(list)
+    for stage in done:
+        if stage.id in history and history[stage.id].last == "done":
+            spent[stage.kind].append(history[stage.id].cpu_seconds)
+    wide = max((len(kind) for kind in spent), default=0)
+    rows = [f"{'':<{wide}} {'done':>6} {'processor time':>15} {'each':>9}"] if spent else []
+    for kind, seconds in spent.items():
+        total = sum(seconds)
+        rows.append(f"{kind:<{wide}} {len(seconds):>6} {duration(total):>15} {duration(total / len(seconds)):>9}")
+    return rows
 
 
 def _state(stage: Stage, root: Path, history: Mapping[str, History], alive: bool) -> str:
