@@ -446,9 +446,13 @@ def test_the_shipped_studies_are_valid() -> None:
     assert sizes["minatar-scaling"] == (2, 2, 2 * (4 * 8 * 3 + 3))
     assert sizes["paper-released"] == (46, 1, 46 * 3)
     assert sizes["atari-small"] == (5, 8, 5 * (2 * 3 + 6 * 2))
+    assert sizes["atari-small-dqn"] == (2, 4, 2 * (2 * 3 + 2 + 1))
+    assert sizes["paper-five"] == (5, 8, 5 * 8 * 3)
     assert set(sizes) == {
         "demo",
         "atari-small",
+        "atari-small-dqn",
+        "paper-five",
         "paper-released",
         *twins,
         "minatar-claims",
@@ -485,16 +489,21 @@ def test_the_papers_comparison_is_planned_as_the_paper_made_it() -> None:
     assert before[str(pvn[0].encoder)] == {REGRESSION: 62_500.0}  # how many states an import brings is not known
 
 
-@pytest.mark.parametrize("name", ["paper-ablations", "paper-scaling"])
+@pytest.mark.parametrize("name", ["paper-ablations", "paper-scaling", "paper-five"])
 def test_the_papers_other_studies_share_its_seeds_and_thresholds(name: str) -> None:
     laid_out = plan(load_study(STUDIES / f"{name}.toml"), ROOT)
     trained = [cell for cell in laid_out.cells if cell.data_seed is not None]
     assert {(cell.data_seed, cell.pretraining_seed) for cell in trained} == {(1, 1), (2, 2), (3, 3)}
     commands = {stage.folder: stage.command for stage in laid_out.stages if stage.kind == "pretrain"}
     for cell in trained:
-        assert ("sgd" in commands[str(cell.encoder)]) == (
-            cell.method != "pvn-hash"
-        )  # whose proportion needs no threshold
+        learned = cell.method in ("pvn", "pvn-max")  # a hash's proportion needs no threshold
+        assert ("sgd" in commands[str(cell.encoder)]) == learned
+
+
+def test_five_games_at_the_paper_s_size_are_those_of_the_small_study() -> None:
+    small, large = (load_study(STUDIES / f"{name}.toml") for name in ("atari-small", "paper-five"))
+    assert large.environments == small.environments
+    assert [method.name for method in large.methods] == [method.name for method in small.methods]
 
 
 def test_the_clock_is_simulated() -> None:
