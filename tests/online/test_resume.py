@@ -219,6 +219,43 @@ def test_an_environment_without_a_state_starts_a_new_episode(tmp_path: Path, mon
     assert all(kinds[i + 1] == 3 for i in np.flatnonzero(kinds == 2) if i + 1 < len(kinds))
 
 
+def test_agents_on_atari_killed_at_the_same_steps_end_the_same_and_lose_only_their_episode(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two kills between checkpoints, twice over, beside a run without: no game of Pong ends by itself in 120 steps."""
+
+    def pong(name: str) -> Path:
+        return train_online(
+            OnlineConfig(
+                env="atari/Pong", encoder="random:der:1", out=tmp_path / name, seeds="0-1", steps=120, replay_min=20,
+                batch_size=8, learning_rate=0.03, epsilon_steps=60, log_every=20, checkpoint_every=20, threads=1,
+                keep_replay=True,
+            ),
+            quiet=True,
+        )  # fmt: skip
+
+    whole = pong("whole")
+    for name in ("cut", "again"):
+        killed_at(monkeypatch, kills := [50, 95])
+        while kills:
+            with pytest.raises(Killed):
+                pong(name)
+    cut, again = pong("cut"), pong("again")
+    for tensor, array in learned(cut).items():
+        np.testing.assert_array_equal(array, learned(again)[tensor], err_msg=tensor)
+    assert read_checkpoint(cut).state == read_checkpoint(again).state
+    assert numbers(cut) == numbers(again)
+    assert numbers(cut)[:2] == numbers(whole)[:2]  # to the checkpoint at step 40 nothing was lost
+    ends = {}
+    for path in (whole, cut):
+        written = read_checkpoint(path).state["written"][0]
+        kinds = np.fromfile(path / "replay" / "codes.bin", np.uint8)[:written] % 4
+        ends[path.name] = np.flatnonzero(kinds == 2).tolist()
+        assert (kinds[np.array(ends[path.name], int) + 1] == 3).all()  # followed by what it is bootstrapped from
+    # Transitions 0 to 39, of which the last is cut, its final observation in slot 40, then 40 more: 41 to 80.
+    assert ends == {"whole": [], "cut": [39, 80]}
+
+
 def test_ctrl_c_saves_and_the_same_command_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = run(config(tmp_path / "whole", env="minatar/breakout"))
     real = Loop.act
