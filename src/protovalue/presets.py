@@ -120,7 +120,7 @@ PRETRAIN: Presets = {
     # Without layer norm most units die within some hundred steps.
     ("small", "atari"): Preset(
         SMALL_ATARI,
-        architecture="der", batch_size=64, steps=5_000, learning_rate=1e-3, adam_epsilon=1e-8, layer_norm=True,
+        architecture="der", batch_size=64, steps=15_000, learning_rate=1e-3, adam_epsilon=1e-8, layer_norm=True,
     ),
 }  # fmt: skip
 
@@ -146,7 +146,7 @@ METHODS: Mapping[str, Presets] = {
         ("paper", "*"): Preset(PAPER_PRETRAINING, **_TASKS, proportion=0.01, normalize="no"),
         ("small", "*"): Preset(PAPER_PRETRAINING, **_TASKS, proportion=0.01, normalize="yes"),
         ("small", "minatar"): Preset(SMALL, **_MINATAR_TASKS, proportion=0.05),
-        ("small", "atari"): Preset(SMALL_ATARI, **_ATARI_TASKS, proportion=0.05),
+        ("small", "atari"): Preset(SMALL_ATARI, **_ATARI_TASKS, proportion=0.05, gamma=0.9),
     },
     # The paper says neither how many nor at what scale: as many as its indicators, and the same target network.
     "cumulants": {
@@ -154,7 +154,7 @@ METHODS: Mapping[str, Presets] = {
         ("paper", "*"): Preset("as for pvn", **_TASKS, normalize="no"),
         ("small", "*"): Preset("as for pvn", **_TASKS, normalize="yes"),
         ("small", "minatar"): Preset("as for pvn", **_MINATAR_TASKS),
-        ("small", "atari"): Preset("as for pvn", **_ATARI_TASKS),
+        ("small", "atari"): Preset("as for pvn", **_ATARI_TASKS, gamma=0.9),
     },
     # The paper gives no settings of its own for this one: the target network follows as that of its main method.
     "reward": {
