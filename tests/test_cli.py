@@ -96,7 +96,7 @@ def test_help_says_what_the_presets_give(capsys: pytest.CaptureFixture[str]) -> 
     def shown(command: str) -> str:
         return " ".join(help_of(command, capsys).replace("│", " ").split())
 
-    assert "Gradient steps. [paper 1_562_500; small 10_000, minatar 5_000, atari 5_000]" in shown("pretrain")
+    assert "Gradient steps. [paper 1_562_500; small 10_000, minatar 5_000, atari 15_000]" in shown("pretrain")
     assert "Agent steps of each seed. [paper 3_750_000; small 100_000, minatar 60_000]" in shown("online")
     assert "[paper 50_000_000; small 1_000_000, minatar 300_000, atari 500_000]" in shown("dqn")
 

@@ -83,7 +83,7 @@ SHARED = {
     ("paper", "atari/Pong"): ("impala", 8, 1_562_500, 256, 1e-4, 1.5e-4, False),
     ("paper", "gym/Mine-v0"): ("impala", 8, 1_562_500, 256, 1e-4, 1.5e-4, False),
     ("paper", "minatar/breakout"): ("minatar", 8, 1_562_500, 256, 1e-4, 1.5e-4, False),
-    ("small", "atari/Pong"): ("nature", 1, 2_500, 32, 3e-4, 1e-8, True),
+    ("small", "atari/Pong"): ("der", 1, 15_000, 64, 1e-3, 1e-8, True),
     ("small", "gym/Mine-v0"): ("impala", 1, 10_000, 256, 1e-4, 1.5e-4, False),
     ("small", "minatar/breakout"): ("minatar", 1, 5_000, 256, 1e-3, 1e-8, False),
 }
@@ -100,21 +100,21 @@ OWN: dict[str, Any] = {
         "small": {"tasks": 100, "proportion": 0.01, "target_ema": 0.99, "normalize": "yes", "tasks_per_module": 10},
         "paper minatar": {"tasks": 100, "proportion": 0.01, "target_ema": 0.99, "normalize": "no"},
         "small minatar": {"tasks": 50, "proportion": 0.05, "target_ema": 0.95, "normalize": "yes", "gamma": 0.99},
-        "small atari": {"tasks": 100, "proportion": 0.05, "target_ema": 0.95, "normalize": "yes", "gamma": 0.9},
+        "small atari": {"tasks": 100, "proportion": 0.05, "target_ema": 0.95, "gamma": 0.9, "head_start": "mean"},
     },
     "cumulants": {
         "paper": {"tasks": 100, "target_ema": 0.99, "normalize": "no", "scale": 1.0, "unit": "deviation"},
         "small": {"tasks": 100, "target_ema": 0.99, "normalize": "yes", "tasks_per_module": 10, "backup": "max"},
         "paper minatar": {"tasks": 100, "target_ema": 0.99, "normalize": "no", "gamma": 0.99},
         "small minatar": {"tasks": 50, "target_ema": 0.95, "normalize": "yes", "gamma": 0.99},
-        "small atari": {"tasks": 100, "target_ema": 0.95, "normalize": "yes", "gamma": 0.9, "backup": "max"},
+        "small atari": {"tasks": 100, "target_ema": 0.95, "normalize": "yes", "gamma": 0.9, "head_start": "mean"},
     },
     "reward": {
         "paper": {"target_ema": 0.99, "gamma": 0.99, "clip_rewards": True, "double": True, "huber": False},
         "small": {"target_ema": 0.99},
         "paper minatar": {"target_ema": 0.99},
         "small minatar": {"target_ema": 0.95, "gamma": 0.99},
-        "small atari": {"target_ema": 0.95, "gamma": 0.9},
+        "small atari": {"target_ema": 0.95, "gamma": 0.99},
     },
     "laplacian": {
         "paper": LAPLACIAN,
