@@ -149,6 +149,15 @@ ELSEWHERE = {
     "probes/seaquest-all probes/space_invaders-all --out probed-all": (
         "tests/report/test_probes.py::test_real_encoders_are_found_again"
     ),
+    (
+        "pvn probe 'runs/atari-small/pretrain/ROM-*' --random 0 --epochs 30 --supervised 60 --out probes/ROM"
+    ): "tests/report/test_probes.py::test_real_encoders_are_found_again",
+    (
+        "pvn probe 'runs/atari-small/pretrain/ROM-*' --random 0 --epochs 30 --feature-scale rms --out probes/ROM-rms"
+    ): "tests/report/test_probes.py::test_real_encoders_are_found_again",
+    "pvn report runs/atari-small --probes 'probes/*' --out runs/atari-small/report": (
+        "tests/report/test_probes.py::test_real_encoders_are_found_again"
+    ),
     "pvn zoo make runs/minatar-claims --methods pvn pvn-max --out src/protovalue/zoo/encoders": (
         "tests/test_zoo.py::test_its_results_are_those_of_the_study"
     ),

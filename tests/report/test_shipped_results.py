@@ -35,7 +35,7 @@ def rows(results: Results) -> list[str]:
 
 
 def test_there_are_some() -> None:
-    assert [path.stem for path in SHIPPED] == ["minatar-methods-random", "minatar-methods"]
+    assert [path.stem for path in SHIPPED] == ["atari-small", "minatar-methods-random", "minatar-methods"]
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
