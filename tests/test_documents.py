@@ -155,7 +155,7 @@ ELSEWHERE = {
     (
         "pvn probe 'runs/atari-small/pretrain/ROM-*' --random 0 --epochs 30 --feature-scale rms --out probes/ROM-rms"
     ): "tests/report/test_probes.py::test_real_encoders_are_found_again",
-    "pvn report runs/atari-small --probes 'probes/*' --out runs/atari-small/report": (
+    "pvn report runs/atari-small --probes 'probes/*' --out probed-atari-small": (
         "tests/report/test_probes.py::test_real_encoders_are_found_again"
     ),
     "pvn zoo make runs/minatar-claims --methods pvn pvn-max --out src/protovalue/zoo/encoders": (
