@@ -396,7 +396,7 @@ def test_the_card_by_hand(config: PvnConfig, data: Path, tmp_path: Path) -> None
         f"pvn pretrain --out '{folder}' --data {data} --architecture minatar --width 1 --no-layer-norm "
         "--steps 2 --batch-size 16 --learning-rate 0.001 --adam-epsilon 1e-08 --precision float32 --threads 1 "
         "--log-every 3 --checkpoint-every 5 --tasks 7 --proportion 0.05 --normalize yes --tasks-per-module 10 "
-        "--rni-network dqn --rni-output linear --gamma 0.99 --target-every 3"
+        "--rni-network dqn --rni-output linear --gamma 0.99 --target-every 3 --head-start zero"
     )
     start = lines.index("```python")
     assert lines[start + 1 : start + 6] == [
