@@ -8,6 +8,7 @@ import pytest
 
 from protovalue.cli import main
 from protovalue.report import claims_page
+from protovalue.report.claims import in_order
 from protovalue.report.model import Contrast, Estimate, GridWidth, Report, Verdict
 from tests.report import fake
 
@@ -78,6 +79,18 @@ def test_one_page_of_several_studies(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "\n```\npvn study run studies/one.toml\npvn report runs/one\n```\n" in text
     assert "![All verdicts at a glance](images/page.png)" in text
     assert (tmp_path / "docs" / "images" / "page.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_claims_stand_in_the_order_of_the_paper_whichever_study_says_them_first() -> None:
+    said = [
+        "one of another version",
+        "Successive states are nearer than in the random initialisation",
+        "PVN scores higher than SPR",
+        "PVN scores higher than the random initialisation",
+        "PVN scores higher than SPR",
+    ]
+    judged = [Verdict(claim, "", "", ("A", "B"), Estimate(0.5), 0, "1 game", None) for claim in said]
+    assert in_order(judged) == [said[3], said[2], said[1], said[0]]
 
 
 def test_what_is_no_report_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

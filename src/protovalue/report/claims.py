@@ -1,7 +1,7 @@
 """The paper's claims, an entry for each: what it says, where, on what evidence, and what is compared."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -172,6 +172,12 @@ CLAIMS = (
         unit="distance of consecutive states over that of all pairs",
     ),
 )
+
+
+def in_order(judged: Iterable[Verdict]) -> list[str]:
+    """Return what verdicts are about, each claim once: in the order of CLAIMS, whatever else there is after them."""
+    places = {claim.text: place for place, claim in enumerate(CLAIMS)}
+    return sorted(dict.fromkeys(one.claim for one in judged), key=lambda text: places.get(text, len(places)))
 
 
 def verdicts(subject: Subject, claims: Sequence[Claim] = CLAIMS) -> tuple[Verdict, ...]:

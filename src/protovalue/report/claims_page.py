@@ -12,6 +12,7 @@ from protovalue.evaluate.aggregate import Estimate
 from protovalue.files import make_folder, read_json, write_atomic, write_json
 from protovalue.processes import one_thread
 from protovalue.report import figures
+from protovalue.report.claims import in_order
 from protovalue.report.config import ClaimsConfig
 from protovalue.report.model import Contrast, GridWidth, Report, Verdict
 from protovalue.report.numbers import fixed
@@ -153,7 +154,8 @@ def page(studies: Sequence[Judged], picture: str | None) -> str:
 def _claims_table(studies: Sequence[Judged]) -> list[str]:
     rows = ["| Claim | In the paper | Here |", "| :--- | :--- | :--- |"]
     claims = {one.claim: one for study in studies for one in study.verdicts}
-    for claim, first in claims.items():
+    for claim in in_order(claims.values()):
+        first = claims[claim]
         said = [
             f"{study.name}: **{one.verdict}**, {_number(one.difference, 3)} {one.unit}; {one.stands_on}"
             for study in studies

@@ -22,6 +22,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from protovalue.evaluate.aggregate import LESS_IS_BETTER, Profile
 from protovalue.files import make_folder, write_atomic
 from protovalue.report.cells import CellResult
+from protovalue.report.claims import in_order
 from protovalue.report.grid import ScalingPoint
 from protovalue.report.model import (
     STATISTIC_TITLES,
@@ -358,7 +359,7 @@ def grid_figure(rows: Sequence[GridCell]) -> Figure:
 @_styled
 def verdicts_figure(columns: Mapping[str, Sequence[Verdict]]) -> Figure:
     """All verdicts at a glance: a row for each claim, a column for each study, with the difference and its interval."""
-    claims = list(dict.fromkeys(one.claim for verdicts in columns.values() for one in verdicts))
+    claims = in_order(one for verdicts in columns.values() for one in verdicts)
     wide = WIDTH * max(1.0, 0.36 + 0.18 * len(columns))  # so that no interval is wider than its column
     figure = Figure(figsize=(wide, 0.9 + 0.44 * len(claims)), layout="constrained")
     axes = figure.subplots()
